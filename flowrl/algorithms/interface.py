@@ -1,0 +1,48 @@
+"""Seam 4, the algorithm: owns its networks, optimisers, target copies and update ratio."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from flowrl.policies.interface import FlowPolicy
+from flowrl.policies.observation import Observation
+from flowrl.replay.batch import ChunkBatch
+
+
+class Batches(Protocol):
+    """Where an algorithm gets its batches: as many as it wants, from the mix or from one named source."""
+
+    def batch(self, source: str | None = None) -> ChunkBatch:
+        """A fresh batch from the configured mix, or from one named source such as ``successes``."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What the learner loop, the checkpoint and the actors know of an algorithm."""
+
+    def update(self, batches: Batches) -> dict[str, float]:
+        """One update. Returns metrics named ``critic/...``, ``actor/...``; tensors never leave it."""
+        ...
+
+    def warm_up(self, batches: Batches) -> dict[str, float]:
+        """One update of the critics alone, before the policy may move."""
+        ...
+
+    def act(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Raw action chunks (B, H, A) under the algorithm's acting rule."""
+        ...
+
+    def acting_policy(self) -> FlowPolicy:
+        """The policy that is evaluated, published and saved."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a bit-equal resume needs: nested dictionaries of tensors and JSON values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        ...

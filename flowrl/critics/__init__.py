@@ -1,0 +1,1 @@
+"""Critics: ensembles over action chunks, their targets and losses."""

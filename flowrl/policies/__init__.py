@@ -1,0 +1,1 @@
+"""Policies: every flow or diffusion policy behind one velocity (seam 3)."""

@@ -1,0 +1,136 @@
+"""Seam 3, the policy: encode an observation once, evaluate a velocity many times, sample an action chunk.
+
+Flow time runs from 0 (noise) to 1 (action); the velocity's target is ``action - noise``. Inside a
+policy, action chunks are flat and normalised: (B, D) with D = H * A, in [-1, 1]. Shapes follow
+docs/notation.md: B batch, S state, H chunk length, A action dimensions, K flow steps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from flowrl.errors import DataError
+from flowrl.policies.observation import Observation
+from flowrl.policies.samplers import euler_ode
+from flowrl.spec import Chunking, Spec
+
+
+@dataclass(frozen=True)
+class Context:
+    """An encoded observation, made once per batch and reused for every velocity evaluation.
+
+    ``features`` (B, F) is what critics see. ``cache`` is whatever else a policy keeps per row (a
+    prefix cache, say); a policy that needs one overrides `tile` and `interleave`.
+    """
+
+    features: Tensor
+    cache: Any = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def tile(self, times: int) -> Context:
+        """The whole batch ``times`` times over: rows 0..B-1, 0..B-1, ... -> (times * B)."""
+        return Context(self.features.repeat(times, 1))
+
+    def interleave(self, times: int) -> Context:
+        """Every row ``times`` times in place: rows 0, 0, ..., 1, 1, ... -> (B * times)."""
+        return Context(self.features.repeat_interleave(times, 0))
+
+    def detach(self) -> Context:
+        """Without gradient."""
+        return Context(self.features.detach(), self.cache)
+
+
+def concatenate(first: Context, second: Context) -> Context:
+    """Stack the rows of two contexts."""
+    return Context(torch.cat([first.features, second.features]))
+
+
+Velocity = Callable[[Context, Tensor, Tensor], Tensor]
+"""``velocity(context, x, t)`` with x (B, D) and t (B, 1) gives (B, D)."""
+
+
+class FlowPolicy(nn.Module, ABC):
+    """A policy given by a velocity field. Subclasses implement `encode`, `velocity` and `config`.
+
+    Attributes:
+        spec: what it sees and does; chunking and normalisation are always set.
+        flow_steps: K, Euler steps of `sample`.
+    """
+
+    kind: str
+    """Name under which `flowrl.policies.io` stores and finds the class."""
+
+    def __init__(self, spec: Spec, flow_steps: int) -> None:
+        super().__init__()
+        if spec.chunk is None or spec.normalisation is None:
+            raise DataError("a policy needs a spec with chunking and normalisation")
+        self.spec = spec
+        self.flow_steps = flow_steps
+        normalisation = spec.normalisation
+        for name in ("state_mean", "state_scale", "action_centre", "action_half_range"):
+            values = torch.tensor(getattr(normalisation, name), dtype=torch.float32)
+            self.register_buffer(name, values, persistent=False)
+        self._clip = normalisation.clip
+
+    @abstractmethod
+    def encode(self, observation: Observation) -> Context:
+        """Encode a batch of raw observations once."""
+
+    @abstractmethod
+    def velocity(self, context: Context, x: Tensor, t: Tensor) -> Tensor:
+        """The velocity at x (B, D) and flow time t (B, 1): (B, D)."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments beyond the spec, as JSON values."""
+
+    @property
+    def chunk(self) -> Chunking:
+        """Chunk length H and executed length."""
+        assert self.spec.chunk is not None
+        return self.spec.chunk
+
+    @property
+    def flat_size(self) -> int:
+        """D = H * A."""
+        return self.chunk.length * self.spec.action.size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy's buffers live."""
+        return self.get_buffer("state_mean").device
+
+    def normalised_state(self, state: Tensor) -> Tensor:
+        """Raw states (B, S) standardised and clipped."""
+        mean, scale = self.get_buffer("state_mean"), self.get_buffer("state_scale")
+        return ((state - mean) / scale).clamp(-self._clip, self._clip)
+
+    def flat_action(self, raw: Tensor) -> Tensor:
+        """Raw chunks (B, H, A) to normalised flat chunks (B, D)."""
+        centre, half = self.get_buffer("action_centre"), self.get_buffer("action_half_range")
+        return rearrange((raw - centre) / half, "b h a -> b (h a)")
+
+    def raw_action(self, flat: Tensor) -> Tensor:
+        """Normalised flat chunks (B, D), clipped to [-1, 1], to raw chunks (B, H, A)."""
+        chunk = rearrange(flat.clamp(-1, 1), "b (h a) -> b h a", a=self.spec.action.size)
+        return chunk * self.get_buffer("action_half_range") + self.get_buffer("action_centre")
+
+    def sample(self, context: Context, noise: Tensor) -> Tensor:
+        """One Euler ODE sample per row from noise (B, D), unclipped: (B, D)."""
+        return euler_ode(self.velocity, context, noise, self.flow_steps)
+
+    def frozen_copy(self) -> Self:
+        """A copy without gradients, for targets and bases."""
+        copy = deepcopy(self)
+        copy.requires_grad_(False)
+        return copy

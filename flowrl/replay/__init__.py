@@ -1,0 +1,1 @@
+"""Replay: single-writer streams of episodes, snapshot readers, and chunk batches (seam 2)."""

@@ -1,0 +1,1 @@
+"""Reports: what a run leaves for people to look at."""

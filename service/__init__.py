@@ -1,0 +1,1 @@
+"""Service: HTTP API, job supervisor, registry, policy server and dashboard."""

@@ -1,0 +1,1 @@
+"""Simulation: environments with a spec, scripted experts and sim workers."""
