@@ -65,7 +65,8 @@ class Normalisation:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Normalisation:
         """Read what `to_json` wrote."""
-        return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()})
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+        return cls(**values)
 
 
 def fit(
@@ -86,10 +87,11 @@ def fit(
     require_finite(states, dimension_names)
     values = states.astype(np.float64)
     std = values.std(axis=0)
-    constant = [dimension_names[i] for i in np.flatnonzero(std < scale_floor)]
+    constant = [name for name, spread in zip(dimension_names, std, strict=True) if spread < scale_floor]
     if constant:
         warnings.warn(
-            f"{len(constant)} state dimensions vary by less than {scale_floor:g} and are scaled by that floor: "
+            f"{len(constant)} state dimensions vary by less than {scale_floor:g}, "
+            f"which became their scale: "
             f"{', '.join(constant)}",
             ConstantDimension,
             stacklevel=2,
