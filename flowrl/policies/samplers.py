@@ -7,6 +7,7 @@ clips: an action is clipped to [-1, 1] once, after the last step, by whoever use
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +26,7 @@ def euler_ode(
     """
     grid = [i / steps for i in range(steps + 1)] if times is None else times
     x = noise
-    for start, end in zip(grid, grid[1:], strict=False):
+    for start, end in pairwise(grid):
         t = x.new_full((len(x), 1), start)
         x = x + (end - start) * velocity(context, x, t)
     return x
@@ -71,7 +72,7 @@ def flow_matching_loss(
 ) -> Tensor:
     """``mean || v(x_t, t) - (action - noise) ||^2`` over B and D, rows weighted by ``weight`` (B,).
 
-    ``action`` and ``noise`` are (B, D), ``t`` is (B, 1). The mean divides by B, not by the sum of the weights.
+    ``action`` and ``noise`` are (B, D), ``t`` is (B, 1). The mean divides by B, not by the weights' sum.
     """
     error = velocity(context, interpolate(noise, action, t), t) - (action - noise)
     per_row = error.square().mean(dim=1)
