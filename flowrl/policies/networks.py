@@ -1,0 +1,84 @@
+"""The parts that policy networks share: time embeddings and a plain MLP."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from flowrl.errors import ConfigError
+
+TimeEmbeddingKind = Literal["scalar", "fourier", "sinusoidal"]
+"""``scalar``: t itself, as in the public code of SQAM and QAM (arXiv 2610.10437, 2601.14234).
+``fourier``: t with sine and cosine of pi t and 2 pi t. ``sinusoidal``: 64 values at geometric
+frequencies, for networks that see time through a layer of their own."""
+
+SINUSOIDAL_SIZE = 64
+SINUSOIDAL_RANGE = (1.0, 1000.0)
+"""Lowest and highest angular frequency of the sinusoidal embedding, for t in [0, 1]."""
+
+
+class TimeEmbedding(nn.Module):
+    """Embed flow times (B, 1) as (B, E). Has no parameters; ``size`` is E."""
+
+    frequencies: Tensor
+
+    def __init__(self, kind: TimeEmbeddingKind) -> None:
+        super().__init__()
+        if kind not in get_args(TimeEmbeddingKind):
+            raise ConfigError(
+                f"time_embedding is {kind!r}; expected one of {', '.join(get_args(TimeEmbeddingKind))}"
+            )
+        self._keep_t = kind != "sinusoidal"
+        self.register_buffer("frequencies", _frequencies(kind), persistent=False)
+        self.size = int(self._keep_t) + 2 * len(self.frequencies)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Times (B, 1) to (B, E)."""
+        if not len(self.frequencies):
+            return t
+        angles = t * self.frequencies
+        waves = [angles.sin(), angles.cos()]
+        return torch.cat([t, *waves] if self._keep_t else waves, dim=-1)
+
+
+def mlp(
+    inputs: int,
+    width: int,
+    depth: int,
+    outputs: int,
+    *,
+    layer_norm: bool = False,
+    zero_init_last: bool = False,
+) -> nn.Sequential:
+    """``depth`` hidden layers of ``width`` with GELU (tanh form), LayerNorm after each if asked."""
+    if width < 1 or depth < 1:
+        raise ConfigError(f"an MLP needs width and depth of at least 1, got width {width} and depth {depth}")
+    layers: list[nn.Module] = []
+    size = inputs
+    for _ in range(depth):
+        layers += [nn.Linear(size, width), nn.GELU(approximate="tanh")]
+        if layer_norm:
+            layers.append(nn.LayerNorm(width))
+        size = width
+    last = nn.Linear(size, outputs)
+    if zero_init_last:
+        zero_(last)
+    return nn.Sequential(*layers, last)
+
+
+def zero_(layer: nn.Linear) -> None:
+    """Set a layer's weight and bias to zero, so that what it adds starts as nothing."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
+def _frequencies(kind: TimeEmbeddingKind) -> Tensor:
+    if kind == "scalar":
+        return torch.empty(0)
+    if kind == "fourier":
+        return torch.tensor([math.pi, 2 * math.pi])
+    low, high = SINUSOIDAL_RANGE
+    return torch.logspace(math.log10(low), math.log10(high), SINUSOIDAL_SIZE // 2)
