@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-import torch
-from torch import Tensor
-
-from flowrl.policies.interface import FlowPolicy
-from flowrl.policies.observation import Observation
+from flowrl.acting import Actor
 from flowrl.replay.batch import ChunkBatch
 
 
@@ -31,12 +27,12 @@ class Algorithm(Protocol):
         """One update of the critics alone, before the policy may move."""
         ...
 
-    def act(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Raw action chunks (B, H, A) under the algorithm's acting rule."""
+    def actor(self, purpose: Literal["collect", "evaluate"]) -> Actor:
+        """The live acting networks under the algorithm's rule for collection or for evaluation."""
         ...
 
-    def acting_policy(self) -> FlowPolicy:
-        """The policy that is evaluated, published and saved."""
+    def deviations(self) -> list[str]:
+        """Options that deviate from the publication, in words; every report names them."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flowrl.errors import DataError
 from flowrl.policies.observation import Observation
-from flowrl.policies.samplers import euler_ode
+from flowrl.policies.samplers import euler_ode, flow_matching_loss
 from flowrl.spec import Chunking, Spec
 
 
@@ -101,6 +101,11 @@ class FlowPolicy(nn.Module, ABC):
         return self.spec.chunk
 
     @property
+    def feature_size(self) -> int:
+        """F, the size of `Context.features`; the flat state's size S unless a policy says otherwise."""
+        return self.spec.state_size
+
+    @property
     def flat_size(self) -> int:
         """D = H * A."""
         return self.chunk.length * self.spec.action.size
@@ -128,6 +133,17 @@ class FlowPolicy(nn.Module, ABC):
     def sample(self, context: Context, noise: Tensor) -> Tensor:
         """One Euler ODE sample per row from noise (B, D), unclipped: (B, D)."""
         return euler_ode(self.velocity, context, noise, self.flow_steps)
+
+    def imitation_loss(
+        self, context: Context, action: Tensor, noise: Tensor, t: Tensor, weight: Tensor | None = None
+    ) -> Tensor:
+        """The loss by which this policy imitates flat chunks (B, D): flow matching on the linear path.
+
+        ``noise`` (B, D) and ``t`` (B, 1), uniform on [0, 1], are the caller's draws; rows are weighted
+        by ``weight`` (B,) and the mean divides by B. A policy whose network was trained to predict
+        something other than the velocity (a diffusion policy) overrides this.
+        """
+        return flow_matching_loss(self.velocity, context, action, noise, t, weight)
 
     def frozen_copy(self) -> Self:
         """A copy without gradients, for targets and bases."""

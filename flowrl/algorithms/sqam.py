@@ -1,0 +1,324 @@
+"""SQAM: Q-learning with scalar adjoint matching (arXiv 2610.10437).
+
+A flow policy ``v_fast`` is fine-tuned towards the tilt of a base policy by the critic,
+``pi(a|s) ~ pi_base(a|s) exp(Q(s, a) / lambda)``, without back-propagating through its sampler. The adjoint
+of the memoryless SDE is replaced by a scalar multiple of the critic's gradient at the end point,
+``-tau grad_a Q(s, a_1)``, and a dual variable ``lambda`` keeps the path KL to the base at a budget.
+Equations are numbered as in docs/algorithms/sqam.md.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from flowrl.acting import Actor
+from flowrl.algorithms.interface import Batches
+from flowrl.config import configclass
+from flowrl.critics.chunk_critic import ChunkCritic
+from flowrl.critics.ensemble import action_gradient
+from flowrl.critics.targets import CriticConfig
+from flowrl.policies.interface import Context, FlowPolicy, concatenate
+from flowrl.policies.samplers import interpolate
+from flowrl.replay.batch import ChunkBatch
+from flowrl.training import adam, clipped_step, polyak_
+
+
+@configclass
+class SQAMConfig:
+    """Hyper-parameters of SQAM; defaults are the authors' released ones."""
+
+    kind: Literal["sqam"] = "sqam"
+    """Name of the algorithm."""
+    discount: float = 0.995
+    """gamma, per environment step; a chunk is discounted by gamma^H."""
+    critic: CriticConfig = CriticConfig()
+    """The critic ensemble and its TD target."""
+    learning_rate: float = 3e-4
+    """Adam's step size for v_fast and v_slow."""
+    gradient_clip: float = 1.0
+    """Limit on the norm of the joint gradient, or of each actor's gradient when critic_gradient_clip is set."""
+    critic_gradient_clip: float | None = None
+    """Deviation: clip critic and actors separately, the critic at this norm. None clips jointly."""
+    bridge_states: int | None = None
+    """States per end point at which the adjoint is matched; None means the policy's flow steps K."""
+    kl_budget: float = 0.5
+    """eps_KL: the path KL to the base, divided by H, that the dual variable aims at."""
+    dual_initial: float = 1.0
+    """lambda before the first update."""
+    dual_rate: float = 0.01
+    """Step size of the dual variable, per update."""
+    dual_low: float = 0.01
+    """Smallest lambda."""
+    dual_high: float = 100.0
+    """Largest lambda."""
+    dual_scale: float = 3.0
+    """lambda_eff = dual_scale * lambda."""
+    kl_average: float = 0.1
+    """Weight of the newest path KL in its moving average."""
+    value_penalty: float = 0.3
+    """c: weight of Q(s, a_policy) - Q(s, a_data) in the critic's loss; scales with the reward."""
+    base_polyak: float = 0.005
+    """Rate of the moving average of the slow base that serves as v_base."""
+    base_source: str | None = None
+    """Deviation when set: the named replay source on which the slow base trains, for example successes."""
+    freeze_base: bool = False
+    """Deviation: never train the slow base."""
+    average_actor: float | None = None
+    """Deviation when set: act with a moving average of v_fast of this rate."""
+    collect_best_of: int = 1
+    """Deviation when above 1: collect with the best of N samples while one sample is evaluated."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Every random number of one update, (B, D) unless said, so that an update can be repeated exactly."""
+
+    endpoint: Tensor
+    next_action: Tensor
+    bridge: Tensor  # (K * B, D), the batch tiled K times
+    base_noise: Tensor
+    base_time: Tensor  # (B, 1)
+
+    @classmethod
+    def sample(
+        cls, rows: int, size: int, bridges: int, generator: torch.Generator, device: torch.device
+    ) -> Draws:
+        """Fresh draws, made on the CPU so that a seed means the same on every ``device``."""
+        normal = [torch.randn(n, size, generator=generator) for n in (rows, rows, bridges * rows, rows)]
+        draws = [*normal, torch.rand(rows, 1, generator=generator)]
+        return cls(*(draw.to(device) for draw in draws))
+
+
+def bridge_times(bridges: int, rows: int, device: torch.device | None = None) -> Tensor:
+    """tau = 1/K, 2/K, ..., 1, each for a whole batch of ``rows``: (K * B, 1)."""
+    times = torch.arange(1, bridges + 1, device=device) / bridges
+    return times.repeat_interleave(rows)[:, None]
+
+
+def squared_noise_scale(tau: Tensor, h: float) -> Tensor:
+    """``g_tau^2 = 2 (1 - tau + h) / (tau + h)``, the memoryless schedule with its discretisation offset (1)."""
+    return 2 * (1 - tau + h) / (tau + h)
+
+
+def scalar_adjoint(gradient: Tensor, tau: Tensor) -> Tensor:
+    """``-tau grad_a Q(s, a_1)`` (2): exact when the base velocity does not depend on x."""
+    return -tau * gradient
+
+
+def adjoint_matching_loss(
+    shift: Tensor, adjoint: Tensor, squared_scale: Tensor, dual_effective: float, rows: int
+) -> Tensor:
+    """``sum_tau mean_B || (2 / sigma) (v_fast - v_base) + sigma adjoint ||^2`` with sigma^2 = g^2 / lambda (3).
+
+    ``shift`` = v_fast - v_base and ``adjoint`` are (K * B, D), ``squared_scale`` is (K * B, 1).
+    """
+    sigma = (squared_scale / dual_effective).sqrt()
+    return (2 / sigma * shift + sigma * adjoint).square().sum() / rows
+
+
+def path_kl(shift: Tensor, squared_scale: Tensor, h: float, rows: int, chunk_length: int) -> Tensor:
+    """``sum_tau mean_B (2 h / g^2) || v_fast - v_base ||^2 / H`` (4), a number without gradient."""
+    return (2 * h / squared_scale * shift.detach().square()).sum() / rows / chunk_length
+
+
+@dataclass
+class Dual:
+    """The dual variable lambda, which keeps the path KL at its budget (5)."""
+
+    value: float
+    average: float = 0.0
+
+    def step(self, kl: float, config: SQAMConfig) -> None:
+        """Move lambda towards the budget; the KL is clipped at twice the budget before it is averaged."""
+        clipped = min(kl, 2 * config.kl_budget)
+        self.average += config.kl_average * (clipped - self.average)
+        moved = self.value + config.dual_rate * (self.average - config.kl_budget)
+        self.value = min(max(moved, config.dual_low), config.dual_high)
+
+
+class SQAM:
+    """The learner of SQAM: critic and target, slow base and its average, fast policy.
+
+    ``policy`` is the behaviour-cloned base, copied for every role. ``seed`` fixes all random draws.
+    """
+
+    def __init__(self, config: SQAMConfig, policy: FlowPolicy, seed: int = 0) -> None:
+        self.config = config
+        self.fast = deepcopy(policy).requires_grad_(True)
+        self.slow = deepcopy(policy).requires_grad_(True)
+        self.slow_target = policy.frozen_copy()
+        self.average = policy.frozen_copy() if config.average_actor is not None else None
+        self.generator = torch.Generator().manual_seed(seed)
+        self.critic = ChunkCritic(config.critic, policy, config.discount, seed)
+        rates = {
+            "critic": config.critic.learning_rate,
+            "fast": config.learning_rate,
+            "slow": config.learning_rate,
+        }
+        networks = {"critic": self.critic.online, "fast": self.fast, "slow": self.slow}
+        self.optimiser = adam(networks, rates)
+        self.dual = Dual(config.dual_initial)
+
+    def update(self, batches: Batches) -> dict[str, float]:
+        """One update of critic, base, policy and dual variable."""
+        config = self.config
+        batch = batches.batch()
+        base_batch = batch if config.base_source is None else batches.batch(config.base_source)
+        bridges = config.bridge_states or self.fast.flow_steps
+        draws = Draws.sample(len(batch), self.fast.flat_size, bridges, self.generator, self.fast.device)
+        loss, info, kl = self.losses(batch, base_batch, draws)
+        info |= self._step(loss)
+        self.dual.step(kl, config)
+        self._average()
+        return info | {
+            "dual/lambda": self.dual.value,
+            "dual/path_kl": kl,
+            "dual/path_kl_average": self.dual.average,
+        }
+
+    def warm_up(self, batches: Batches) -> dict[str, float]:
+        """One TD update of the critic alone, on actions of the policy as it is."""
+        batch = batches.batch()
+        draws = Draws.sample(len(batch), self.fast.flat_size, 0, self.generator, self.fast.device)
+        context, next_context = self._encode(batch)
+        with torch.no_grad():
+            next_action = self.fast.sample(next_context, draws.next_action)
+        target = self.critic.td_target(batch, next_context, next_action, self.generator)
+        loss, _, info = self.critic.loss(batch, context, self.fast.flat_action(batch.action), target)
+        info |= self._step(loss)
+        self.critic.track()
+        return info
+
+    def losses(
+        self, batch: ChunkBatch, base_batch: ChunkBatch, draws: Draws
+    ) -> tuple[Tensor, dict[str, float], float]:
+        """The joint loss of one update, its metrics and the path KL; changes nothing."""
+        context, next_context = self._encode(batch)
+        with torch.no_grad():
+            noise = torch.cat([draws.endpoint, draws.next_action])
+            endpoint, next_action = self.fast.sample(concatenate(context, next_context), noise).chunk(2)
+        target = self.critic.td_target(batch, next_context, next_action, self.generator)
+        action = self.fast.flat_action(batch.action)
+        temporal, gap, critic_info = self.critic.loss(batch, context, action, target, endpoint.clamp(-1, 1))
+        assert gap is not None
+        actor_loss, actor_info, kl = self.actor_loss(context, endpoint, draws.bridge)
+        base_loss = self.base_loss(base_batch, draws)
+        info = critic_info | actor_info | {"base/loss": float(base_loss.detach())}
+        return temporal + self.config.value_penalty * gap + actor_loss + base_loss, info, kl
+
+    def actor_loss(
+        self, context: Context, endpoint: Tensor, bridge_noise: Tensor
+    ) -> tuple[Tensor, dict[str, float], float]:
+        """Scalar adjoint matching on bridge states that end at the policy's own ``endpoint`` (B, D)."""
+        rows = len(endpoint)
+        bridges = len(bridge_noise) // rows
+        h = 1 / bridges
+        gradient, values = action_gradient(self.critic.target, context.features, endpoint)
+        tau = bridge_times(bridges, rows, endpoint.device)
+        squared_scale = squared_noise_scale(tau, h)
+        x = interpolate(bridge_noise, endpoint.repeat(bridges, 1), tau)
+        tiled = context.tile(bridges)
+        with torch.no_grad():
+            base = self.slow_target.velocity(tiled, x, tau)
+        shift = self.fast.velocity(tiled, x, tau) - base
+        adjoint = scalar_adjoint(gradient.repeat(bridges, 1), tau)
+        loss = adjoint_matching_loss(shift, adjoint, squared_scale, self.dual_effective, rows)
+        kl = float(path_kl(shift, squared_scale, h, rows, self.fast.chunk.length))
+        info = {
+            "actor/adjoint_loss": float(loss.detach()),
+            "actor/q_target_network": float(values.mean()),
+            "actor/q_gradient_norm": float(gradient.norm(dim=1).mean()),
+            "actor/saturated": float((endpoint.abs() > 1).float().mean()),
+        }
+        thirds = shift.detach().square().sum(dim=1).view(bridges, rows).mean(dim=1).tensor_split(3)
+        for name, part in zip(("early", "middle", "late"), thirds, strict=True):
+            info[f"actor/shift_{name}"] = float(part.mean()) if len(part) else 0.0
+        return loss, info, kl
+
+    def base_loss(self, batch: ChunkBatch, draws: Draws) -> Tensor:
+        """Flow matching of the slow base on replay chunks, rows masked where the chunk straddles an end."""
+        if self.config.freeze_base:
+            return torch.zeros(())
+        context = self.slow.encode(batch.observation)
+        action = self.slow.flat_action(batch.action)
+        return self.slow.imitation_loss(
+            context, action, draws.base_noise, draws.base_time, batch.valid[:, -1]
+        )
+
+    @property
+    def dual_effective(self) -> float:
+        """lambda_eff, the inverse temperature's inverse that scales the noise of the loss."""
+        return self.config.dual_scale * self.dual.value
+
+    def actor(self, purpose: Literal["collect", "evaluate"]) -> Actor:
+        """The live policy, one sample; the best of N while collecting when so configured."""
+        policy = self.fast if self.average is None else self.average
+        best_of = self.config.collect_best_of if purpose == "collect" else 1
+        return Actor(policy, self.critic.target if best_of > 1 else None, best_of)
+
+    def deviations(self) -> list[str]:
+        """Options in use that the publication does not have."""
+        config = self.config
+        found = {
+            f"the slow base trains on the source {config.base_source!r} only": config.base_source is not None,
+            "the slow base is frozen": config.freeze_base,
+            f"acts with a moving average of the policy (rate {config.average_actor})": self.average
+            is not None,
+            f"collects with the best of {config.collect_best_of} samples": config.collect_best_of > 1,
+            "critic and actors are clipped separately": config.critic_gradient_clip is not None,
+        }
+        return [text for text, used in found.items() if used]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Networks, targets, optimiser, dual variable and random state."""
+        modules = {name: module.state_dict() for name, module in self._modules().items()}
+        return {
+            "modules": modules,
+            "optimiser": self.optimiser.state_dict(),
+            "dual": {"value": self.dual.value, "average": self.dual.average},
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name, module in self._modules().items():
+            module.load_state_dict(state["modules"][name])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.dual = Dual(**state["dual"])
+        self.generator.set_state(state["generator"])
+
+    def _modules(self) -> dict[str, torch.nn.Module]:
+        modules = {
+            "critic": self.critic.online,
+            "critic_target": self.critic.target,
+            "fast": self.fast,
+            "slow": self.slow,
+            "slow_target": self.slow_target,
+        }
+        return modules if self.average is None else modules | {"average": self.average}
+
+    def _encode(self, batch: ChunkBatch) -> tuple[Context, Context]:
+        return self.fast.encode(batch.observation), self.fast.encode(batch.next_observation)
+
+    def _step(self, loss: Tensor) -> dict[str, float]:
+        config = self.config
+        separate = {
+            "critic": config.critic_gradient_clip or 0.0,
+            "fast": config.gradient_clip,
+            "slow": config.gradient_clip,
+        }
+        norms = clipped_step(
+            self.optimiser, loss, config.gradient_clip if config.critic_gradient_clip is None else separate
+        )
+        return {f"{name}/gradient_norm": norm for name, norm in norms.items()}
+
+    def _average(self) -> None:
+        self.critic.track()
+        polyak_(self.slow_target, self.slow, self.config.base_polyak)
+        if self.average is not None and self.config.average_actor is not None:
+            polyak_(self.average, self.fast, self.config.average_actor)

@@ -1,0 +1,61 @@
+"""What every learner does to parameters: Polyak averaging, gradient norms, one guarded optimiser step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flowrl.errors import NonFiniteLoss
+
+
+@torch.no_grad()
+def polyak_(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """``target <- (1 - rate) target + rate online``, in place, over all parameters."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)  # pyright: ignore[reportPrivateUsage]
+
+
+def adam(networks: Mapping[str, nn.Module], learning_rates: Mapping[str, float]) -> torch.optim.Adam:
+    """One fused Adam with a named parameter group for each network."""
+    groups = [
+        {"params": list(network.parameters()), "lr": learning_rates[name], "name": name}
+        for name, network in networks.items()
+    ]
+    return torch.optim.Adam(groups, fused=True)
+
+
+def clipped_step(
+    optimiser: torch.optim.Optimizer, loss: Tensor, limits: Mapping[str, float] | float
+) -> dict[str, float]:
+    """Back-propagate, clip and step. Returns the gradient norm of each named group before clipping.
+
+    A number as ``limits`` clips the joint norm of all groups (as the authors of SQAM do); a mapping
+    clips each group to its own limit. Raises NonFiniteLoss, before anything changed, when the loss
+    or a gradient is not finite.
+    """
+    if not math.isfinite(value := float(loss)):
+        raise NonFiniteLoss(f"the loss is {value}; no step was taken")
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    gradients = {
+        group["name"]: [p.grad for p in group["params"] if p.grad is not None]
+        for group in optimiser.param_groups
+    }
+    norms = {name: _norm(grads) for name, grads in gradients.items() if grads}
+    bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
+    if bad:
+        raise NonFiniteLoss(f"the gradient of {', '.join(bad)} is not finite; no step was taken")
+    joint = math.sqrt(sum(norm**2 for norm in norms.values()))
+    for name, norm in norms.items():
+        limit, size = (limits[name], norm) if isinstance(limits, Mapping) else (limits, joint)
+        if size > limit:
+            torch._foreach_mul_(gradients[name], limit / size)  # pyright: ignore[reportPrivateUsage]
+    optimiser.step()
+    return norms
+
+
+def _norm(gradients: Sequence[Tensor]) -> float:
+    norms = torch._foreach_norm(list(gradients))  # pyright: ignore[reportPrivateUsage]
+    return float(torch.stack(list(norms)).norm())
