@@ -1,0 +1,211 @@
+"""Scripted experts that solve a task, and demonstrations collected from them.
+
+Noise is injected while the expert acts (DART, arXiv 1703.09327): the action that is executed and
+recorded carries the noise and the expert corrects for it on the next step, so demonstrations cover
+the neighbourhood of the ideal path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowrl.errors import FlowRLError, UsageError
+from sim.base import Action, Observations, SimEnv
+
+Vector = NDArray[np.float64]
+
+# Half the range of reset seeds: small seeds, such as evaluations use, never meet a demonstration's.
+_FIRST_SEED, _LAST_SEED = 2**30, 2**31 - 1
+# Noise of each action dimension relative to the translation's: x y z, rx ry rz, gripper.
+_NOISE_SHAPE = np.array([1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.0])
+# The controller's translation range: an action of 1 asks for this many metres.
+_METRES_PER_ACTION = 0.05
+_OPEN, _CLOSED = -1.0, 1.0
+
+
+class Expert(Protocol):
+    """A scripted solution of one task."""
+
+    def reset(self, env: SimEnv) -> None:
+        """Forget the last episode; called after ``env.reset``."""
+        ...
+
+    def act(self, observation: Mapping[str, NDArray[Any]]) -> Action:
+        """The next action (A,) for an observation by feature name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One recorded episode of L steps.
+
+    ``observations`` has L + 1 entries (the last is the final one), ``actions`` (L, A) are the
+    executed ones, ``rewards`` (L,). ``terminated`` is False when the time limit ended the episode.
+    ``seed`` is the reset seed that reproduces the start.
+    """
+
+    observations: list[Observations]
+    actions: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    terminated: bool
+    success: bool
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+class Collection(Iterator[Demonstration]):
+    """Demonstrations made one by one as they are asked for, with the success count so far."""
+
+    def __init__(
+        self, env: SimEnv, expert: Expert, episodes: int, noise: float, seed: int, only_successes: bool
+    ) -> None:
+        self._env, self._expert, self._noise = env, expert, noise
+        self._generator = np.random.default_rng(seed)
+        self._wanted, self._only_successes = episodes, only_successes
+        self._limit = 20 + 10 * episodes
+        self._kept = self.attempts = self.successes = 0
+
+    @property
+    def success_rate(self) -> float:
+        """Successes over all attempts, the discarded failures included; NaN before the first."""
+        return self.successes / self.attempts if self.attempts else float("nan")
+
+    def __next__(self) -> Demonstration:
+        while self._kept < self._wanted:
+            if self.attempts >= self._limit:
+                raise FlowRLError(
+                    f"{self._env.name}: the expert succeeded in {self.successes} of {self.attempts} "
+                    f"episodes, too rarely to collect {self._wanted}; lower the noise ({self._noise})"
+                )
+            demonstration = self._attempt()
+            if demonstration.success or not self._only_successes:
+                self._kept += 1
+                return demonstration
+        raise StopIteration
+
+    def _attempt(self) -> Demonstration:
+        seed = int(self._generator.integers(_FIRST_SEED, _LAST_SEED))
+        demonstration = run_expert(
+            self._env, self._expert, self._noise, seed, np.random.default_rng([seed, 1])
+        )
+        self.attempts += 1
+        self.successes += demonstration.success
+        return demonstration
+
+
+def collect(
+    env: SimEnv,
+    expert: Expert,
+    episodes: int,
+    noise: float = 0.0,
+    seed: int = 0,
+    only_successes: bool = True,
+) -> Collection:
+    """Iterate over ``episodes`` demonstrations of an expert.
+
+    ``noise`` is the standard deviation added to the translation while the expert acts (rotation
+    gets 0.3 of it, the gripper none). The whole sequence depends on ``seed`` alone. The returned
+    iterator also counts ``attempts``, ``successes`` and ``success_rate``. Raises FlowRLError when
+    the expert fails so often that the episodes cannot be had.
+    """
+    return Collection(env, expert, episodes, noise, seed, only_successes)
+
+
+def run_expert(
+    env: SimEnv, expert: Expert, noise: float, seed: int, generator: np.random.Generator
+) -> Demonstration:
+    """One episode of the expert with action noise drawn from ``generator``."""
+    observation, _info = env.reset(seed=seed)
+    expert.reset(env)
+    low, high = np.asarray(env.interface.action.low), np.asarray(env.interface.action.high)
+    observations, actions, rewards = [observation], list[Action](), list[float]()
+    terminated = truncated = False
+    while not (terminated or truncated):
+        disturbance = noise * _NOISE_SHAPE * generator.standard_normal(_NOISE_SHAPE.size)
+        action = np.clip(expert.act(observation) + disturbance, low, high).astype(np.float32)
+        observation, reward, terminated, truncated, _info = env.step(action)
+        observations.append(observation)
+        actions.append(action)
+        rewards.append(reward)
+    return Demonstration(
+        observations, np.stack(actions), np.asarray(rewards, np.float32), terminated, terminated, seed
+    )
+
+
+def expert_for(name: str) -> Expert:
+    """The scripted expert of an environment. Raises UsageError naming those that have one."""
+    if name not in _EXPERTS:
+        raise UsageError(f"environment {name!r} has no scripted expert; {', '.join(sorted(_EXPERTS))} have")
+    return _EXPERTS[name]()
+
+
+class LiftExpert:
+    """Above the cube, down, close, up."""
+
+    def __init__(self) -> None:
+        self._phase = "approach"
+        self._grasp_steps = 0
+
+    def reset(self, env: SimEnv) -> None:
+        """Start over from the approach."""
+        self._phase, self._grasp_steps = "approach", 0
+
+    def act(self, observation: Mapping[str, NDArray[Any]]) -> Action:
+        """Servo to the phase's target; the phase advances when it is reached."""
+        hand = _hand(observation)
+        cube = _object_position(observation, 0)
+        self._advance(hand, cube)
+        if self._phase == "approach":
+            return _servo(hand, _raised(cube, 0.06), _OPEN)
+        if self._phase == "descend":
+            return _servo(hand, _raised(cube, -0.002), _OPEN)
+        if self._phase == "grasp":
+            self._grasp_steps += 1
+            return _servo(hand, hand, _CLOSED)
+        return _servo(hand, _raised(hand, 0.1), _CLOSED)
+
+    def _advance(self, hand: Vector, cube: Vector) -> None:
+        above = _raised(cube, 0.06)
+        if self._phase == "approach" and _close(hand, above, 0.015, 0.03):
+            self._phase = "descend"
+        elif self._phase == "descend" and _distance(hand, _raised(cube, -0.002)) < 0.015:
+            self._phase = "grasp"
+        elif self._phase == "grasp" and self._grasp_steps >= 5:
+            self._phase = "lift"
+
+
+def _hand(observation: Mapping[str, NDArray[Any]]) -> Vector:
+    return np.asarray(observation["observation.state"][:3], np.float64)
+
+
+def _object_position(observation: Mapping[str, NDArray[Any]], offset: int) -> Vector:
+    return np.asarray(observation["observation.environment_state"][offset : offset + 3], np.float64)
+
+
+def _raised(position: Vector, height: float) -> Vector:
+    return position + np.array([0.0, 0.0, height])
+
+
+def _distance(first: Vector, second: Vector) -> float:
+    return float(np.linalg.norm(first - second))
+
+
+def _close(hand: Vector, target: Vector, horizontal: float, vertical: float) -> bool:
+    gap = np.abs(hand - target)
+    return bool(np.hypot(gap[0], gap[1]) < horizontal and gap[2] < vertical)
+
+
+def _servo(hand: Vector, target: Vector, gripper: float) -> Action:
+    """Proportional control of the hand's position; the orientation is left alone."""
+    translation = np.clip((target - hand) / _METRES_PER_ACTION, -1, 1)
+    return np.array([*translation, 0, 0, 0, gripper], np.float32)
+
+
+_EXPERTS: dict[str, Callable[[], Expert]] = {"lift": LiftExpert}
