@@ -16,8 +16,12 @@ TimeEmbeddingKind = Literal["scalar", "fourier", "sinusoidal"]
 frequencies, for networks that see time through a layer of their own."""
 
 SINUSOIDAL_SIZE = 64
-SINUSOIDAL_RANGE = (1.0, 1000.0)
-"""Lowest and highest angular frequency of the sinusoidal embedding, for t in [0, 1]."""
+LAYER_NORM_EPSILON = 1e-6
+"""As in the authors' code (flax's default), so that their weights give the same values."""
+
+SINUSOIDAL_RANGE = (1.0, 100.0)
+"""Lowest and highest angular frequency, for times in [0, 1]: neighbouring levels of a diffusion of 100
+steps differ by one radian at most, so what lies between two trained levels is interpolated."""
 
 
 class TimeEmbedding(nn.Module):
@@ -61,7 +65,7 @@ def mlp(
     for _ in range(depth):
         layers += [nn.Linear(size, width), nn.GELU(approximate="tanh")]
         if layer_norm:
-            layers.append(nn.LayerNorm(width))
+            layers.append(nn.LayerNorm(width, eps=LAYER_NORM_EPSILON))
         size = width
     last = nn.Linear(size, outputs)
     if zero_init_last:
