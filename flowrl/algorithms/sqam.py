@@ -41,7 +41,7 @@ class SQAMConfig:
     learning_rate: float = 3e-4
     """Adam's step size for v_fast and v_slow."""
     gradient_clip: float = 1.0
-    """Limit on the norm of the joint gradient, or of each actor's gradient when critic_gradient_clip is set."""
+    """Limit on the joint gradient's norm, or on each actor's when critic_gradient_clip is set."""
     critic_gradient_clip: float | None = None
     """Deviation: clip critic and actors separately, the critic at this norm. None clips jointly."""
     bridge_states: int | None = None
@@ -101,7 +101,7 @@ def bridge_times(bridges: int, rows: int, device: torch.device | None = None) ->
 
 
 def squared_noise_scale(tau: Tensor, h: float) -> Tensor:
-    """``g_tau^2 = 2 (1 - tau + h) / (tau + h)``, the memoryless schedule with its discretisation offset (1)."""
+    """``g_tau^2 = 2 (1 - tau + h) / (tau + h)``, the memoryless schedule with its offset h (1)."""
     return 2 * (1 - tau + h) / (tau + h)
 
 
@@ -113,7 +113,7 @@ def scalar_adjoint(gradient: Tensor, tau: Tensor) -> Tensor:
 def adjoint_matching_loss(
     shift: Tensor, adjoint: Tensor, squared_scale: Tensor, dual_effective: float, rows: int
 ) -> Tensor:
-    """``sum_tau mean_B || (2 / sigma) (v_fast - v_base) + sigma adjoint ||^2`` with sigma^2 = g^2 / lambda (3).
+    """``sum_tau mean_B || (2 / sigma) (v_fast - v_base) + sigma adjoint ||^2``, sigma^2 = g^2 / lambda (3).
 
     ``shift`` = v_fast - v_base and ``adjoint`` are (K * B, D), ``squared_scale`` is (K * B, 1).
     """
@@ -293,7 +293,7 @@ class SQAM:
         self.generator.set_state(state["generator"])
 
     def _modules(self) -> dict[str, torch.nn.Module]:
-        modules = {
+        modules: dict[str, torch.nn.Module] = {
             "critic": self.critic.online,
             "critic_target": self.critic.target,
             "fast": self.fast,

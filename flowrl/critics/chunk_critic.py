@@ -54,7 +54,7 @@ class ChunkCritic:
         target: Tensor,
         policy_action: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
-        """The TD loss on replay chunks (B, D) and, with a ``policy_action``, the value penalty before its weight.
+        """The TD loss on replay chunks (B, D) and, with a ``policy_action`` (B, D), the value gap.
 
         Both action sets pass through the online ensemble in one evaluation.
         """

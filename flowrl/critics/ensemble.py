@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,7 +27,7 @@ class CriticEnsemble(nn.Module):
         super().__init__()
         sizes = [input_size, *[width] * depth, 1]
         self.heads = heads
-        self.weights = nn.ParameterList(_glorot(heads, i, o) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.weights = nn.ParameterList(_glorot(heads, i, o) for i, o in pairwise(sizes))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(heads, 1, o)) for o in sizes[1:])
         hidden = depth if layer_norm else 0
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(heads, 1, width)) for _ in range(hidden))
