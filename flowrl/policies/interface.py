@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -47,7 +47,7 @@ class Context:
 
     def detach(self) -> Context:
         """Without gradient."""
-        return Context(self.features.detach(), self.cache)
+        return replace(self, features=self.features.detach())
 
 
 def concatenate(first: Context, second: Context) -> Context:

@@ -7,6 +7,7 @@ clips: an action is clipped to [-1, 1] once, after the last step, by whoever use
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -32,29 +33,66 @@ def euler_ode(
     return x
 
 
+@dataclass(frozen=True)
+class StochasticPath:
+    """A chain of Gaussian steps: ``states[i + 1] = means[i] + stds[i] * xi``.
+
+    ``states`` is (steps + 1, B, D), ``means`` (steps, B, D), ``stds`` (steps,); a standard deviation
+    of zero marks a deterministic step.
+    """
+
+    states: Tensor
+    means: Tensor
+    stds: Tensor
+
+    @property
+    def end(self) -> Tensor:
+        """The sample at t = 1, unclipped: (B, D)."""
+        return self.states[-1]
+
+
+Transition = Callable[[Tensor, int], tuple[Tensor, float]]
+"""``transition(x, i)`` gives the mean (B, D) and the standard deviation of step i from x (B, D)."""
+
+
+def sample_sde(
+    transition: Transition, noise: Tensor, steps: int, normal: Callable[[Tensor], Tensor] = torch.randn_like
+) -> StochasticPath:
+    """Draw a chain of Gaussian steps from ``noise`` (B, D).
+
+    ``normal`` draws xi with the shape of its argument (clipped, or from a generator, say); it is not
+    called for a deterministic step.
+    """
+    states, means, stds = [noise], list[Tensor](), list[float]()
+    for i in range(steps):
+        mean, std = transition(states[-1], i)
+        states.append(mean + std * normal(mean) if std > 0 else mean)
+        means.append(mean)
+        stds.append(std)
+    return StochasticPath(torch.stack(states), torch.stack(means), noise.new_tensor(stds))
+
+
 def memoryless_sde(
     velocity: Velocity,
     context: Context,
     noise: Tensor,
     steps: int,
     normal: Callable[[Tensor], Tensor] = torch.randn_like,
-) -> tuple[Tensor, list[Tensor]]:
-    """The memoryless SDE of adjoint matching, Euler-Maruyama (arXiv 2601.14234, eq. 1.1 and 1.2 here).
+) -> StochasticPath:
+    """The memoryless SDE of adjoint matching, Euler-Maruyama (arXiv 2601.14234).
 
     ``X_{t+h} = X_t + h [2 v(X_t, t) - X_t / (t + h)] + sqrt(h) g_t xi`` with
-    ``g_t^2 = 2 (1 - t + h) / (t + h)``; the last step adds no noise. ``normal`` draws xi with the
-    shape of its argument. Returns the end point (B, D) and the path of steps + 1 states.
+    ``g_t^2 = 2 (1 - t + h) / (t + h)``; the last step adds no noise.
     """
     h = 1 / steps
-    x, path = noise, [noise]
-    for i in range(steps):
+
+    def transition(x: Tensor, i: int) -> tuple[Tensor, float]:
         t = i / steps
         drift = 2 * velocity(context, x, x.new_full((len(x), 1), t)) - x / (t + h)
-        x = x + h * drift
-        if i < steps - 1:
-            x = x + (h * 2 * (1 - t + h) / (t + h)) ** 0.5 * normal(x)
-        path.append(x)
-    return x, path
+        variance = h * 2 * (1 - t + h) / (t + h)
+        return x + h * drift, variance**0.5 if i < steps - 1 else 0.0
+
+    return sample_sde(transition, noise, steps, normal)
 
 
 def interpolate(noise: Tensor, action: Tensor, t: Tensor) -> Tensor:

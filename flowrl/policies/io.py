@@ -1,0 +1,215 @@
+"""A policy on disk: a directory with ``policy.json`` and ``weights.safetensors``.
+
+``policy.json`` holds the format version, the kind, the constructor's settings, the spec with its
+normalisation, the lineage and the SHA-256 of the weights. It is all that running a policy needs.
+The directory is written aside, flushed and renamed, so a reader sees a whole policy or none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from flowrl.errors import CheckpointError, ConfigError, DataError
+from flowrl.policies.interface import FlowPolicy
+from flowrl.spec import Spec
+
+FORMAT_VERSION = 1
+POLICY_FILE = "policy.json"
+WEIGHTS_FILE = "weights.safetensors"
+
+KINDS: dict[str, str] = {
+    "diffusion_mlp": "flowrl.policies.diffusion:DiffusionMLP",
+    "flow_mlp": "flowrl.policies.mlp:FlowMLP",
+    "flow_transformer": "flowrl.policies.transformer:FlowTransformer",
+}
+"""Every kind of policy and the class behind it, imported when first used. A new policy is a line here."""
+
+
+def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = None) -> FlowPolicy:
+    """A fresh policy of ``kind`` with the settings of its constructor.
+
+    Raises ConfigError for an unknown kind or setting (with the nearest valid one), DataError for a
+    spec without chunking or normalisation.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"unknown policy kind {kind!r}; {_nearest(kind, KINDS)}")
+    module, _, name = KINDS[kind].partition(":")
+    cls = cast(type[FlowPolicy], getattr(importlib.import_module(module), name))
+    known = [name for name in inspect.signature(cls).parameters if name != "spec"]
+    for key in settings or {}:
+        if key not in known:
+            raise ConfigError(f"policy {kind!r} has no setting {key!r}; {_nearest(key, known)}")
+    return cls(spec, **(settings or {}))
+
+
+def save_policy(policy: FlowPolicy, directory: str | Path, lineage: Mapping[str, Any] | None = None) -> None:
+    """Write a policy directory, replacing a policy that is already there.
+
+    ``lineage`` says where the policy comes from (run, step, parents) as JSON values. Raises
+    CheckpointError when the place is taken by something other than a policy.
+    """
+    target = Path(directory)
+    if target.exists() and not (target / POLICY_FILE).is_file():
+        raise CheckpointError(
+            f"{target} exists and is no policy (it has no {POLICY_FILE}); choose another directory"
+        )
+    weights = {name: value.detach().cpu().contiguous() for name, value in policy.state_dict().items()}
+    data = safetensors.torch.save(weights)
+    description = {
+        "format": FORMAT_VERSION,
+        "kind": policy.kind,
+        "config": policy.config(),
+        "spec": policy.spec.to_json(),
+        "lineage": dict(lineage or {}),
+        "sha256": {WEIGHTS_FILE: hashlib.sha256(data).hexdigest()},
+    }
+    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.writing-{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        _write(aside / WEIGHTS_FILE, data)
+        _write(aside / POLICY_FILE, text.encode())
+        _flush(aside)
+        _swap(aside, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load_policy(directory: str | Path, device: torch.device | str = "cpu") -> FlowPolicy:
+    """Read a policy directory and verify its weights.
+
+    Raises CheckpointError naming the file, what is wrong with it and what to do.
+    """
+    place = Path(directory)
+    description = read_description(place)
+    policy = _build(place / POLICY_FILE, description)
+    weights = _read_weights(place / WEIGHTS_FILE, description["sha256"].get(WEIGHTS_FILE))
+    _require_same_tensors(place / WEIGHTS_FILE, weights, policy.state_dict())
+    policy.load_state_dict(weights)
+    return policy.to(device).eval()
+
+
+def read_description(directory: str | Path) -> dict[str, Any]:
+    """The content of ``policy.json``, checked for completeness; the weights are not read.
+
+    Raises CheckpointError when it is missing, damaged or of a newer format.
+    """
+    path = Path(directory) / POLICY_FILE
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); expected a policy directory with "
+            f"{POLICY_FILE} and {WEIGHTS_FILE}"
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path}: is no valid JSON ({error}); restore or save the policy again"
+        ) from error
+    version = description.get("format") if isinstance(description, dict) else None
+    if not isinstance(version, int):
+        raise CheckpointError(f"{path}: states no format version; it is not a policy of flowrl")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format {version} is newer than {FORMAT_VERSION}, the newest known here; upgrade flowrl"
+        )
+    missing = {"kind", "config", "spec", "lineage", "sha256"} - set(description)
+    if missing:
+        raise CheckpointError(f"{path}: lacks {', '.join(sorted(missing))}; restore or save the policy again")
+    return description
+
+
+def _build(path: Path, description: Mapping[str, Any]) -> FlowPolicy:
+    try:
+        return create_policy(description["kind"], Spec.from_json(description["spec"]), description["config"])
+    except (ConfigError, DataError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path}: {error}; it was damaged, or written by a version of flowrl that knows more"
+        ) from error
+
+
+def _read_weights(path: Path, expected: str | None) -> dict[str, Tensor]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); copy the whole policy directory again"
+        ) from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != expected:
+        raise CheckpointError(
+            f"{path}: SHA-256 is {found[:12]}..., {POLICY_FILE} says {str(expected)[:12]}... "
+            f"({len(data)} bytes read); the file is truncated or damaged: copy it again, or take an "
+            f"earlier checkpoint"
+        )
+    try:
+        return safetensors.torch.load(data)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: is no safetensors file ({error}); save the policy again") from error
+
+
+def _require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """The stored tensors must be the policy's by name, shape and dtype."""
+    for name in sorted(found.keys() | expected.keys()):
+        sides = [
+            f"{tuple(side[name].shape)} {side[name].dtype}" if name in side else "nothing"
+            for side in (found, expected)
+        ]
+        if sides[0] != sides[1]:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} is {sides[0]}, the settings in {POLICY_FILE} make it {sides[1]}; "
+                f"the two files do not belong together"
+            )
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _swap(aside: Path, target: Path) -> None:
+    """Rename ``aside`` to ``target``; an old policy is moved away first and removed last."""
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    try:
+        aside.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    _flush(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _nearest(name: str, known: Mapping[str, str] | list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.0)
+    return f"the nearest is {near[0]!r} (known: {', '.join(known)})" if near else "there are none"
