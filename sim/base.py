@@ -132,7 +132,7 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         if self._renderer is None:
             from sim.rendering import Renderer
 
-            self._renderer = Renderer(*scene, shadows=self._shadows, visible_groups=self.visible_groups)
+            self._renderer = Renderer(scene[0], shadows=self._shadows, visible_groups=self.visible_groups)
         return self._renderer.frame(scene[1], width, height, camera or self.default_camera)
 
     def close(self) -> None:

@@ -18,7 +18,6 @@ reset.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 import os
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 from flowrl.errors import DataError, MissingExtra, UsageError
 from flowrl.spec import ActionSpec, Feature, Spec
 from sim.base import Action, Observations, SimEnv
+from sim.rendering import import_mujoco
 
 CONTROL_HZ = 20
 SUBSTEPS = 25
@@ -262,6 +262,7 @@ def import_robosuite() -> Any:
 
     Raises MissingExtra when it is not installed.
     """
+    import_mujoco()
     logger = logging.getLogger("robosuite_logs")
     logger.addFilter(_not_import_noise)
     backend = os.environ.get("MUJOCO_GL")
@@ -270,8 +271,8 @@ def import_robosuite() -> Any:
             warnings.simplefilter("ignore", SyntaxWarning)
             import robosuite  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
-        if error.name in ("robosuite", "mujoco"):
-            raise MissingExtra(error.name, "sim") from error
+        if error.name == "robosuite":
+            raise MissingExtra("robosuite", "sim") from error
         raise
     finally:
         # robosuite forces MUJOCO_GL=egl on Linux, which would decide for every later process.
@@ -310,8 +311,7 @@ def _numpy_seeded(seed: int) -> Generator[None]:
 
 
 def _update_kinematics(sim: Any) -> None:
-    mujoco: Any = importlib.import_module("mujoco")
-    mujoco.mj_kinematics(sim.model._model, sim.data._data)
+    import_mujoco().mj_kinematics(sim.model._model, sim.data._data)
 
 
 def _restart_controllers(robot: Any) -> None:
