@@ -1,0 +1,269 @@
+"""Cut batches of action chunks from a replay, mixing named sources by stated fractions.
+
+A source is a set of start rows. Rows are drawn uniformly within a source; a batch takes from each source
+its fraction of the batch, exactly where that is whole and on average otherwise. Deterministic for a seed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import as_strided
+
+from flowrl.errors import ConfigError, ReplayError
+from flowrl.policies.observation import Observation
+from flowrl.replay.batch import ChunkBatch
+from flowrl.replay.chunks import ChunkRule, Chunks, EndRule, cut
+from flowrl.replay.reader import Growable, ReplayReader
+from flowrl.replay.schema import EPISODE, Floats, Ints, Outcome, Source
+
+SOURCES = ("all", "demonstrations", "online", "policy", "interventions", "successes")
+STREAM_PREFIX = "stream:"
+GROWING = frozenset({"online", "policy", "interventions", "successes"})
+"""Sources that are rightly empty early in a run: meanwhile the others of a mix take over their share."""
+
+
+def _everything() -> Mapping[str, float]:
+    return {"all": 1.0}
+
+
+def _no_mixes() -> Mapping[str, Mapping[str, float]]:
+    return {}
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """What a batch is made of. Raises ConfigError when a value is out of range."""
+
+    batch_size: int = 256
+    chunk: int = 5
+    """H, steps in a chunk."""
+    discount: float = 0.99
+    """Per step."""
+    end_rule: EndRule = "strict"
+    """``strict`` or ``padded``, see `flowrl.replay.chunks.ChunkRule`. The same for all methods compared."""
+    reward_scale: float = 1.0
+    reward_shift: float = 0.0
+    """The reward used is ``reward_scale * (raw + reward_shift)``."""
+    drop_invalid: bool = True
+    """Never start a chunk whose last step is not valid; with False it is drawn, and masked by ``valid``."""
+    mix: Mapping[str, float] = field(default_factory=_everything)
+    """Fraction of a batch from each named source; sums to 1."""
+    named: Mapping[str, Mapping[str, float]] = field(default_factory=_no_mixes)
+    """More mixes, drawn by name: ``batch("success_mix")``."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"sampler.{name} is {getattr(self, name)}, expected at least 1")
+        if not 0.0 < self.discount <= 1.0:
+            raise ConfigError(f"sampler.discount is {self.discount}, expected a number in (0, 1]")
+        if self.end_rule not in ("strict", "padded"):
+            raise ConfigError(f"sampler.end_rule is {self.end_rule!r}, expected 'strict' or 'padded'")
+        for where, mix in {"mix": self.mix, **{f"named.{k}": v for k, v in self.named.items()}}.items():
+            _check_mix(f"sampler.{where}", mix)
+        clash = [name for name in self.named if name in SOURCES or name.startswith(STREAM_PREFIX)]
+        if clash:
+            raise ConfigError(f"sampler.named: {clash} are built-in sources; choose other names")
+
+    @property
+    def rule(self) -> ChunkRule:
+        """The part that says how chunks are cut."""
+        return ChunkRule(self.chunk, self.discount, self.end_rule, self.reward_scale, self.reward_shift)
+
+
+class ChunkSampler:
+    """Batches of chunks from a `ReplayReader`; implements `flowrl.algorithms.interface.Batches`.
+
+    New episodes are taken over from the reader at the next `batch`; call ``reader.refresh()`` when the
+    replay may have grown.
+    """
+
+    def __init__(self, reader: ReplayReader, config: SamplerConfig, seed: int = 0) -> None:
+        self.reader, self.config = reader, config
+        self._random = np.random.default_rng(seed)
+        self._episodes = 0
+        self._drawn: dict[str, int] = {}
+        chunk = config.chunk
+        self._returns = Growable((3, chunk), np.float32)
+        self._next = Growable((), np.int64)
+        self._position = Growable((), np.int64)
+        self._success = Growable((), np.float32)
+        self._source = Growable((), np.int64)
+        self._action = Growable((reader.spec.action.size,), np.float32)
+        self._starts: dict[str, Growable] = {name: Growable((), np.int64) for name in SOURCES}
+        self._windows: Floats = np.empty((0, config.chunk * reader.spec.action.size), np.float32)
+        self._update()
+
+    def batch(self, source: str | None = None) -> ChunkBatch:
+        """A batch from the configured mix, or from a mix of ``named`` or a source by its name.
+
+        Sources: ``all``, ``demonstrations`` (streams of kind demonstration or import), ``online`` (the
+        other streams), ``policy`` (rows the policy acted), ``interventions`` (rows a human acted in
+        online streams), ``successes`` (rows of successful episodes), ``stream:<name>``. Raises
+        ConfigError for an unknown name, ReplayError when what is asked for has no start rows.
+        """
+        if self.reader.episodes != self._episodes:
+            self._update()
+        return self._gather(self._draw(self._mix(source)))
+
+    def size(self, source: str) -> int:
+        """The number of start rows of a source."""
+        self._update()
+        return len(self._rows_of(source))
+
+    def shares(self, source: str | None = None) -> dict[str, float]:
+        """The fractions in force now, after the share of still empty sources went to the others."""
+        self._update()
+        return self._effective(self._mix(source))
+
+    @property
+    def drawn(self) -> dict[str, int]:
+        """How many rows each source has given so far."""
+        return dict(self._drawn)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The random state and the counts, as JSON values; the reader has its own state."""
+        return {"random": self._random.bit_generator.state, "drawn": dict(self._drawn)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the sequence of batches from a `state_dict`, given a reader in the same state."""
+        self._random.bit_generator.state = state["random"]
+        self._drawn = dict(state["drawn"])
+
+    def _mix(self, source: str | None) -> Mapping[str, float]:
+        if source is None:
+            return self.config.mix
+        return self.config.named.get(source) or {source: 1.0}
+
+    def _rows_of(self, source: str) -> Ints:
+        if source in self._starts:
+            return self._starts[source].view
+        if source.removeprefix(STREAM_PREFIX) in self.reader.streams and source.startswith(STREAM_PREFIX):
+            return np.empty(0, np.int64)
+        known = [*SOURCES, *self.config.named, *(STREAM_PREFIX + name for name in self.reader.streams)]
+        near = difflib.get_close_matches(source, known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"sampler: there is no source {source!r}; there are {', '.join(known)}{hint}")
+
+    def _effective(self, mix: Mapping[str, float]) -> dict[str, float]:
+        present = {name: share for name, share in mix.items() if share > 0 and len(self._rows_of(name))}
+        for name in mix:
+            if name not in present and mix[name] > 0 and (name not in GROWING or len(mix) == 1):
+                raise ReplayError(self._empty(name))
+        if not present:
+            raise ReplayError(self._empty(", ".join(mix)))
+        total = sum(present.values())
+        return {name: share / total for name, share in present.items()}
+
+    def _empty(self, name: str) -> str:
+        return (
+            f"source {name!r} of replay {str(self.reader.path)!r} has no start rows: {self.reader.episodes} "
+            f"episodes, {self.reader.rows} rows were read, chunk {self.config.chunk}, end rule "
+            f"{self.config.end_rule!r}; collect or import such episodes first, or take it out of the mix"
+        )
+
+    def _draw(self, mix: Mapping[str, float]) -> Ints:
+        """Start rows of one batch, grouped by source."""
+        shares = self._effective(mix)
+        # One random offset rounds all fractions together: the total is exact, each share right on average.
+        edges = np.cumsum(list(shares.values())) * self.config.batch_size
+        whole = np.floor(edges + 1e-9 + (self._random.random() if len(shares) > 1 else 0.0) * (1 - 1e-6))
+        counts = np.diff(whole, prepend=0.0).astype(np.int64)
+        counts[-1] += self.config.batch_size - counts.sum()
+        parts: list[Ints] = []
+        for name, count in zip(shares, counts, strict=True):
+            rows = self._rows_of(name)
+            parts.append(rows[self._random.integers(0, len(rows), int(count))])
+            self._drawn[name] = self._drawn.get(name, 0) + int(count)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _gather(self, rows: Ints) -> ChunkBatch:
+        reader, chunk = self.reader, self.config.chunk
+        state = reader.state
+        after = self._next.view.take(rows)
+        following: Floats = state.take(np.maximum(after, 0), axis=0)
+        ends = np.flatnonzero(after < 0)
+        if len(ends):
+            following[ends] = reader.final.take(-after[ends] - 1, axis=0)
+        returns = torch.from_numpy(self._returns.view.take(rows, axis=0))
+        rewards, mask, valid = returns.unbind(1)
+        action = self._windows[self._position.view.take(rows)]
+        return ChunkBatch(
+            observation=Observation(torch.from_numpy(state.take(rows, axis=0))),
+            action=torch.from_numpy(action).view(len(rows), chunk, -1),
+            rewards=rewards,
+            mask=mask,
+            valid=valid,
+            next_observation=Observation(torch.from_numpy(following)),
+            row=torch.from_numpy(rows),
+            success=torch.from_numpy(self._success.view.take(rows)),
+            source=torch.from_numpy(self._source.view.take(rows)),
+        )
+
+    def _update(self) -> None:
+        """Take over the episodes the reader got since the last call."""
+        if self.reader.episodes == self._episodes:
+            return
+        first = int(self.reader.table[self._episodes, EPISODE["first_row"]])
+        chunks = cut(self.reader, self._episodes, self.config.rule)
+        self._returns.append(np.stack([chunks.rewards, chunks.mask, chunks.valid], axis=1))
+        self._next.append(chunks.next)
+        self._position.append(chunks.position + len(self._action))
+        self._action.append(chunks.action)
+        self._success.append(chunks.success)
+        self._source.append(self.reader.column("source")[first:])
+        self._add_starts(chunks, first)
+        self._windows = _windows(self._action.view, self.config.chunk)
+        self._episodes = self.reader.episodes
+
+    def _add_starts(self, chunks: Chunks, first: int) -> None:
+        table = self.reader.table[self._episodes :]
+        lengths = table[:, EPISODE["length"]]
+        stream = np.repeat(self.reader.stream_of_episode[self._episodes :], lengths)
+        kinds = self.reader.streams
+        teaches = np.array([kind.is_demonstration for kind in kinds.values()])[stream]
+        source = self.reader.column("source")[first:]
+        usable = (
+            chunks.startable & (chunks.valid[:, -1] > 0) if self.config.drop_invalid else chunks.startable
+        )
+        belongs = {
+            "all": usable,
+            "demonstrations": usable & teaches,
+            "online": usable & ~teaches,
+            "policy": usable & (source == Source.POLICY),
+            "interventions": usable & ~teaches & (source == Source.HUMAN),
+            "successes": usable & np.repeat(table[:, EPISODE["outcome"]] == Outcome.SUCCESS, lengths),
+        }
+        for index, name in enumerate(kinds):
+            belongs[STREAM_PREFIX + name] = usable & (stream == index)
+        for name, chosen in belongs.items():
+            starts = self._starts.setdefault(name, Growable((), np.int64))
+            starts.append(first + np.flatnonzero(chosen))
+
+
+def _windows(action: Floats, chunk: int) -> Floats:
+    """Every run of H actions as one row (P, H*A), overlapping in memory; read only."""
+    count, size = action.shape
+    return as_strided(action, (count - chunk + 1, chunk * size), action.strides, writeable=False)
+
+
+def _check_mix(where: str, mix: Mapping[str, float]) -> None:
+    total = sum(mix.values())
+    if not mix or min(mix.values()) < 0 or abs(total - 1.0) > 1e-6:
+        raise ConfigError(
+            f"{where} is {dict(mix)}: fractions must not be negative and sum to 1, not {total:g}"
+        )
+    for name in mix:
+        if name not in SOURCES and not name.startswith(STREAM_PREFIX):
+            near = difflib.get_close_matches(name, SOURCES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{where}: there is no source {name!r}; there are {', '.join(SOURCES)} and "
+                f"{STREAM_PREFIX}<name>{hint}"
+            )

@@ -1,0 +1,229 @@
+"""A stream on disk: an icechunk repository that holds one zarr hierarchy (docs/replay.md).
+
+Plain zarr shows a live reader half-written rows; icechunk adds transactions and snapshots. Arrays are
+preallocated in blocks; chunks that were never written take no space.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import icechunk
+import numpy as np
+import zarr
+from zarr.errors import BaseZarrError
+from zarr.storage import StorePath
+
+from flowrl.errors import DataError, ReplayError
+from flowrl.replay.schema import EPISODE_COLUMNS, FORMAT, INT_COLUMNS, Kind, float_columns
+from flowrl.spec import Spec
+
+BRANCH = "main"
+CHUNK_ROWS = 512
+ROW_BLOCK = 1 << 16
+CHUNK_EPISODES = 64
+EPISODE_BLOCK = 1 << 12
+ARRAYS = ("steps/float", "steps/int", "episodes/table", "episodes/final")
+CHUNKS = {
+    "steps/float": CHUNK_ROWS,
+    "steps/int": CHUNK_ROWS,
+    "episodes/table": CHUNK_EPISODES,
+    "episodes/final": CHUNK_EPISODES,
+}
+BLOCKS = {
+    "steps/float": ROW_BLOCK,
+    "steps/int": ROW_BLOCK,
+    "episodes/table": EPISODE_BLOCK,
+    "episodes/final": EPISODE_BLOCK,
+}
+STORAGE_ERRORS = (icechunk.IcechunkError, OSError, BaseZarrError)
+"""What icechunk and zarr raise when files are missing, unreadable or cannot be written."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+# icechunk warns at every open that a local directory is unsafe for concurrent committers; the lock of
+# `StreamWriter` is what makes it safe here.
+icechunk.set_logs_filter("error")
+
+
+@dataclass(frozen=True)
+class StreamHeader:
+    """What a stream says of itself; written once, when it is created."""
+
+    name: str
+    kind: Kind
+    spec: Spec
+
+
+def stream_names(replay: Path) -> list[str]:
+    """The streams of a replay, sorted. Raises ReplayError when the replay does not exist."""
+    if not replay.is_dir():
+        raise ReplayError(
+            f"replay {str(replay)!r} does not exist; record or import into it first (`flowrl import`)"
+        )
+    return sorted(
+        entry.name
+        for entry in replay.iterdir()
+        if _NAME.fullmatch(entry.name) and (entry / "repo").exists() and (entry / "snapshots").is_dir()
+    )
+
+
+def check_name(name: str) -> None:
+    """Raise ReplayError when a stream cannot have this name."""
+    if not _NAME.fullmatch(name):
+        raise ReplayError(
+            f"stream name {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        )
+
+
+def open_repository(path: Path) -> icechunk.Repository:
+    """Open the repository of a stream. Raises ReplayError when it is missing or unreadable."""
+    if not path.is_dir():
+        known = stream_names(path.parent) if path.parent.is_dir() else []
+        raise ReplayError(
+            f"stream {path.name!r} is not in replay {str(path.parent)!r}; it holds {known or 'no streams'}"
+        )
+    try:
+        return icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
+    except STORAGE_ERRORS as error:
+        raise ReplayError(
+            f"stream {path.name!r} in {str(path.parent)!r} cannot be opened: {first_line(error)}; "
+            "restore it from a copy, or move it out of the replay"
+        ) from error
+
+
+def create_stream(path: Path, header: StreamHeader) -> None:
+    """Create an empty stream. It appears under its name complete or not at all."""
+    aside = path.with_name(f".{path.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(aside)))
+    session = repository.writable_session(BRANCH)
+    spec = header.spec.interface()
+    root = zarr.create_group(
+        session.store,
+        attributes={
+            "format": FORMAT,
+            "kind": str(header.kind),
+            "spec": spec.to_json(),
+            "spec_digest": spec.digest(),
+            "columns": {
+                "steps/float": {name: list(span) for name, span in float_columns(spec).items()},
+                "steps/int": list(INT_COLUMNS),
+                "episodes/table": list(EPISODE_COLUMNS),
+            },
+        },
+    )
+    width = sum(stop - start for start, stop in float_columns(spec).values())
+    root.create_group("steps")
+    root.create_group("episodes", attributes={"tasks": [], "digests": []})
+    # Encoded frames go here, one group per camera: a blob array and an offset index.
+    root.create_group("images")
+    for name, columns, dtype, fill in (
+        ("steps/float", width, np.float32, np.nan),
+        ("steps/int", len(INT_COLUMNS), np.int64, -1),
+        ("episodes/table", len(EPISODE_COLUMNS), np.int64, -1),
+        ("episodes/final", spec.state_size, np.float32, np.nan),
+    ):
+        root.create_array(
+            name,
+            shape=(BLOCKS[name], columns),
+            chunks=(CHUNKS[name], columns),
+            dtype=dtype,
+            fill_value=fill,
+        )
+    session.commit("layout")
+    try:
+        aside.rename(path)
+    except OSError as error:
+        raise ReplayError(f"stream {path.name!r} already exists in replay {str(path.parent)!r}") from error
+
+
+def read_header(path: Path, session: icechunk.Session) -> StreamHeader:
+    """Read what a stream says of itself. Raises ReplayError when its format is unknown."""
+    attributes = cast(Mapping[str, Any], zarr.open_group(session.store, mode="r").attrs.asdict())
+    if attributes.get("format") != FORMAT:
+        raise ReplayError(
+            f"stream {path.name!r} has format {attributes.get('format')}, this flowrl reads {FORMAT}; "
+            "use the flowrl that wrote it, or import it again"
+        )
+    try:
+        return StreamHeader(path.name, Kind(attributes["kind"]), Spec.from_json(attributes["spec"]))
+    except (KeyError, ValueError, DataError) as error:
+        raise ReplayError(f"stream {path.name!r} has a damaged header: {error}") from error
+
+
+class StreamArrays:
+    """The four arrays of a stream, bound to one session after another without reading metadata again.
+
+    Opening an array costs as much as writing it, so the metadata is kept and only the store changes.
+    """
+
+    def __init__(self) -> None:
+        self._metadata: dict[str, Any] = {}
+
+    def bind(self, session: icechunk.Session, name: str) -> zarr.Array[Any]:
+        """One array of `ARRAYS` in this session."""
+        if name not in self._metadata:
+            array = zarr.open_array(session.store, path=name, mode="r")
+            self._metadata[name] = array.metadata
+        inner = zarr.AsyncArray(metadata=self._metadata[name], store_path=StorePath(session.store, name))
+        return cast("zarr.Array[Any]", zarr.Array(inner))
+
+    def write(self, session: icechunk.Session, name: str, start: int, values: np.ndarray[Any, Any]) -> None:
+        """Write whole chunks from row ``start``, growing the array by preallocated blocks."""
+        array = self.bind(session, name)
+        stop = start + len(values)
+        if stop > array.shape[0]:
+            block = BLOCKS[name]
+            array.resize((-(-stop // block) * block, array.shape[1]))
+            self._metadata[name] = array.metadata
+        array[start:stop] = values
+
+    def read(self, session: icechunk.Session, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Rows ``start..stop`` of one array; rows beyond the preallocated blocks do not exist."""
+        array = self.bind(session, name)
+        if stop > array.shape[0]:
+            self._metadata.pop(name)
+            array = self.bind(session, name)
+        return np.asarray(array[start:stop])
+
+    def forget(self) -> None:
+        """Read the metadata again at the next use (after a failed or undone commit)."""
+        self._metadata.clear()
+
+
+def read_episode_table(arrays: StreamArrays, session: icechunk.Session, start: int) -> np.ndarray[Any, Any]:
+    """The rows of the episode table from ``start`` on, (E, len(EPISODE_COLUMNS)) int64.
+
+    The table ends at its first unwritten row, so it publishes the committed rows and episodes itself.
+    """
+    parts: list[np.ndarray[Any, Any]] = []
+    block = CHUNK_EPISODES
+    while True:
+        stop = (start // CHUNK_EPISODES) * CHUNK_EPISODES + block
+        rows = arrays.read(session, "episodes/table", start, stop)
+        written = rows[rows[:, 0] >= 0]
+        parts.append(written)
+        if len(written) < stop - start:
+            return np.concatenate(parts)
+        start, block = stop, min(block * 4, EPISODE_BLOCK)
+
+
+def expire(repository: icechunk.Repository, grace_s: float) -> int:
+    """Forget snapshots older than the grace period and delete what only they used. Returns bytes freed."""
+    older_than = datetime.now(UTC) - timedelta(seconds=grace_s)
+    repository.expire_snapshots(older_than)
+    return repository.garbage_collect(older_than).bytes_deleted
+
+
+def first_line(error: BaseException) -> str:
+    """The first telling line of a storage error, whose full text is a page of context."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,90 @@
+"""The newest rows of one array, held in memory until they are committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import icechunk
+import numpy as np
+from numpy.typing import NDArray
+
+from flowrl.replay.storage import CHUNKS, StreamArrays
+
+
+class Tail:
+    """The rows of one array from its last whole committed chunk on, ``values[:count - base]``.
+
+    Whole chunks are written, filled up with the array's fill value: writing part of a chunk would make
+    zarr read and decode the stored one first. Nothing is dropped before `committed` is called, so a
+    failed commit can be repeated.
+    """
+
+    def __init__(self, name: str, columns: int, dtype: type[np.generic], fill: float) -> None:
+        self.name = name
+        self.base = 0
+        self.count = 0
+        self._chunk = CHUNKS[name]
+        self._fill = fill
+        self._dirty_from = 0
+        self.values: NDArray[Any] = np.full((2 * self._chunk, columns), fill, dtype)
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        """One row by its number in the array; it must not lie before ``base``."""
+        return self.values[row - self.base]
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are rows that no commit holds."""
+        return self._dirty_from < self.count
+
+    def append(self) -> NDArray[Any]:
+        """A new row at the end, to be filled by the caller."""
+        local = self.count - self.base
+        if local == len(self.values):
+            self.values = np.concatenate([self.values, np.full_like(self.values, self._fill)])
+        self.count += 1
+        return self.values[local]
+
+    def touch(self, row: int) -> None:
+        """Say that a row changed after it was committed."""
+        self._dirty_from = min(self._dirty_from, row)
+
+    def drop_last(self) -> None:
+        """Take back the last appended row."""
+        self.count -= 1
+        self.values[self.count - self.base] = self._fill
+        self._dirty_from = min(self._dirty_from, self.count)
+
+    def write(self, arrays: StreamArrays, session: icechunk.Session) -> None:
+        """Write every chunk that holds a dirty row."""
+        if not self.is_dirty:
+            return
+        start = (self._dirty_from // self._chunk) * self._chunk
+        stop = -(-self.count // self._chunk) * self._chunk
+        arrays.write(session, self.name, start, self.values[start - self.base : stop - self.base])
+
+    def committed(self, keep_from: int | None = None) -> None:
+        """All rows are committed; forget the whole chunks before ``keep_from`` (default: the end)."""
+        self._dirty_from = self.count
+        keep = self.count if keep_from is None else min(keep_from, self.count)
+        base = (keep // self._chunk) * self._chunk
+        if base > self.base:
+            kept = self.values[base - self.base : self.count - self.base].copy()
+            self.values = np.full(
+                (2 * self._chunk + _whole(len(kept), self._chunk), kept.shape[1]), self._fill, kept.dtype
+            )
+            self.values[: len(kept)] = kept
+            self.base = base
+
+    def load(self, arrays: StreamArrays, session: icechunk.Session, count: int, keep_from: int) -> None:
+        """Start again from what the session holds: ``count`` rows, those from ``keep_from`` in memory."""
+        self.base = (keep_from // self._chunk) * self._chunk
+        self.count = self._dirty_from = count
+        rows = arrays.read(session, self.name, self.base, count)
+        columns, dtype = self.values.shape[1], self.values.dtype
+        self.values = np.full((2 * self._chunk + _whole(len(rows), self._chunk), columns), self._fill, dtype)
+        self.values[: len(rows)] = rows
+
+
+def _whole(rows: int, chunk: int) -> int:
+    return -(-rows // chunk) * chunk
