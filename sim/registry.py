@@ -23,7 +23,7 @@ class Entry:
 
 def names() -> list[str]:
     """The environments that `make` knows, sorted."""
-    return sorted(_entries())
+    return sorted(_ENTRIES)
 
 
 def describe(name: str) -> str:
@@ -50,21 +50,16 @@ def make(name: str, **settings: Any) -> SimEnv:
 
 
 def _entry(name: str) -> Entry:
-    entries = _entries()
-    if name not in entries:
+    if name not in _ENTRIES:
         raise UsageError(
-            f"unknown environment {name!r}{_nearest(name, entries)}; known are {', '.join(names())}"
+            f"unknown environment {name!r}{_nearest(name, _ENTRIES)}; known are {', '.join(names())}"
         )
-    return entries[name]
+    return _ENTRIES[name]
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _entries() -> dict[str, Entry]:
-    return dict(_ROBOSUITE)
 
 
 def _robosuite_entry(summary: str, robosuite_name: str, max_steps: int, arms: int = 1) -> Entry:
@@ -77,7 +72,53 @@ def _robosuite_entry(summary: str, robosuite_name: str, max_steps: int, arms: in
     return Entry(summary, "robosuite", settings, build)
 
 
-_ROBOSUITE: dict[str, Entry] = {
+def _ogbench_entry(summary: str, ogbench_name: str, max_steps: int) -> Entry:
+    def build(name: str, max_steps: int, task_id: int, shadows: bool) -> SimEnv:
+        from sim import ogbench_env
+
+        parts = {
+            "cube-single": ogbench_env.cubes(1),
+            "cube-double": ogbench_env.cubes(2),
+            "scene": {
+                **ogbench_env.cubes(1),
+                **ogbench_env.buttons(2),
+                **ogbench_env.drawer_and_window(),
+            },
+            "puzzle-3x3": ogbench_env.buttons(9),
+        }[ogbench_name]
+        return ogbench_env.OGBenchEnv(name, ogbench_name, parts, task_id, max_steps, shadows)
+
+    return Entry(summary, "ogbench", {"max_steps": max_steps, "task_id": 0, "shadows": False}, build)
+
+
+def _fetch_entry(summary: str, module: str, class_name: str) -> Entry:
+    def build(name: str, max_steps: int, shadows: bool) -> SimEnv:
+        from sim.gymnasium_env import Fetch
+
+        return Fetch(name, f"gymnasium_robotics.envs.fetch.{module}", class_name, max_steps, shadows)
+
+    return Entry(summary, "gymnasium-robotics", {"max_steps": 50, "shadows": False}, build)
+
+
+def _pusht_entry() -> Entry:
+    def build(name: str, max_steps: int) -> SimEnv:
+        from sim.gymnasium_env import PushT
+
+        return PushT(name, max_steps)
+
+    return Entry("PushT: push the T onto its target", "gym-pusht", {"max_steps": 300}, build)
+
+
+def _metaworld_entry(summary: str, task: str) -> Entry:
+    def build(name: str, max_steps: int) -> SimEnv:
+        from sim.envpool_env import MetaWorldEnv
+
+        return MetaWorldEnv(name, task, max_steps)
+
+    return Entry(summary, "envpool", {"max_steps": 500}, build)
+
+
+_ENTRIES: dict[str, Entry] = {
     "lift": _robosuite_entry("robosuite Lift: one arm lifts a cube", "Lift", 100),
     "can": _robosuite_entry("robosuite PickPlaceCan: one arm moves a can to its bin", "PickPlaceCan", 200),
     "square": _robosuite_entry(
@@ -86,4 +127,14 @@ _ROBOSUITE: dict[str, Entry] = {
     "transport": _robosuite_entry(
         "robosuite TwoArmTransport: two arms carry a hammer from bin to bin", "TwoArmTransport", 700, arms=2
     ),
+    "cube_single": _ogbench_entry("OGBench cube-single: move a cube", "cube-single", 200),
+    "cube_double": _ogbench_entry("OGBench cube-double: rearrange two cubes", "cube-double", 500),
+    "scene": _ogbench_entry("OGBench scene: cube, buttons, drawer and window", "scene", 750),
+    "puzzle_3x3": _ogbench_entry("OGBench puzzle-3x3: press buttons to switch lights", "puzzle-3x3", 500),
+    "pusht": _pusht_entry(),
+    "fetch_push": _fetch_entry("Fetch: push a puck to a goal", "push", "MujocoFetchPushEnv"),
+    "fetch_pick_and_place": _fetch_entry(
+        "Fetch: carry a block to a goal", "pick_and_place", "MujocoFetchPickAndPlaceEnv"
+    ),
+    "metaworld_push": _metaworld_entry("MetaWorld push: push a puck to a goal", "MetaWorld/Push-v3"),
 }
