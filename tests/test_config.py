@@ -69,9 +69,10 @@ class Run:
     critic: Critic = Critic(heads=3)
     """The critics."""
     video: Critic | None = None
-    mix: dict[str, float] = field(default_factory=lambda: {"demonstrations": 1.0})
+    mix: dict[str, float] = {"demonstrations": 1.0}  # noqa: RUF012 - configclass copies it
     """Share of each source in a batch."""
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
+    named: dict[str, dict[str, float]] = field(default_factory=lambda: {"good": {"a": 0.5, "b": 0.5}})
     several: tuple[Critic, ...] = ()
     where: Path = Path("runs")
     """Where runs lie, described at a length that does not fit beside the value and so goes above it."""
@@ -113,6 +114,7 @@ def test_a_recipe_replaces_a_dictionary_and_an_override_sets_one_key() -> None:
     assert run(mix={"policy": 1}).mix == {"policy": 1.0}
     assert run("mix.policy=0.5").mix == {"demonstrations": 1.0, "policy": 0.5}
     assert run("mix={policy: 0.5}").mix == {"policy": 0.5}
+    assert run("named.good.a=0.1").named == {"good": {"a": 0.1, "b": 0.5}}
     assert run("sources.demos.fraction=0.5").sources == {"demos": Source(fraction=0.5)}
 
 
@@ -189,6 +191,7 @@ def test_a_configuration_is_frozen_and_strict_in_python_too() -> None:
     with pytest.raises(ValidationError):
         Critic(heads="2")  # type: ignore[arg-type]
     assert Cloning(lr=1).lr == 1.0
+    assert run().mix is not run().mix, "each instance has its own dictionaries"
 
 
 @pytest.mark.parametrize(

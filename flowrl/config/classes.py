@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from copy import deepcopy
+from dataclasses import field, fields, is_dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, dataclass_transform, get_args, get_origin
 
@@ -23,7 +26,14 @@ Each alternative has a field such as ``kind: Literal["sqam"] = "sqam"``.
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def configclass[C](cls: type[C]) -> type[C]:
-    """Turn a class into a frozen, keyword-only, strictly typed configuration class."""
+    """Turn a class into a frozen, keyword-only, strictly typed configuration class.
+
+    A dictionary or list may be a default; each instance gets its own copy.
+    """
+    for name in inspect.get_annotations(cls):
+        default = cls.__dict__.get(name)
+        if isinstance(default, (dict, list, set)):
+            setattr(cls, name, field(default_factory=partial(deepcopy, cast(object, default))))
     settings = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True)
     return cast(type[C], pydantic_dataclass(cls, config=settings, frozen=True, kw_only=True))
 
@@ -63,10 +73,10 @@ def options_of(annotation: object) -> list[type]:
 
 def kind_of(cls: type) -> str | None:
     """The kind that tells a configuration class from its alternatives, if it has one."""
-    field = config_fields(cls).get("kind")
-    if field is None or get_origin(field.annotation) is not Literal:
+    info = config_fields(cls).get("kind")
+    if info is None or get_origin(info.annotation) is not Literal:
         return None
-    return str(get_args(field.annotation)[0])
+    return str(get_args(info.annotation)[0])
 
 
 def meaning_of(cls: type, name: str) -> str:
@@ -94,7 +104,7 @@ def plain(value: object) -> object:
 def default_mapping(cls: type) -> dict[str, Any]:
     """The defaults of a class as a mapping; required fields are absent."""
     found: dict[str, Any] = {}
-    for name, field in config_fields(cls).items():
-        if not field.is_required():
-            found[name] = plain(field.get_default(call_default_factory=True, validated_data={}))
+    for name, info in config_fields(cls).items():
+        if not info.is_required():
+            found[name] = plain(info.get_default(call_default_factory=True, validated_data={}))
     return found
