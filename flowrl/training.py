@@ -35,7 +35,7 @@ def clipped_step(
     clips each group to its own limit. Raises NonFiniteLoss, before anything changed, when the loss
     or a gradient is not finite.
     """
-    if not math.isfinite(value := float(loss)):
+    if not math.isfinite(value := float(loss.detach())):
         raise NonFiniteLoss(f"the loss is {value}; no step was taken")
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
