@@ -138,12 +138,13 @@ class DiffusionPath(nn.Module):
         ``set_alpha_to_one`` off, to the cleanest level. Raises ConfigError when there are more
         steps than levels.
         """
-        total = len(self.times)
-        if not 1 <= steps <= total:
-            raise ConfigError(f"DDIM with {steps} steps on {total} levels: choose 1 to {total} steps")
-        levels = [i * (total // steps) for i in reversed(range(steps))]
-        grid = [float(self.times[total - 1 - level]) for level in levels]
-        return [*grid, 1.0 if set_alpha_to_one else float(self.times[-1])]
+        times: list[float] = self.times.flip(0).tolist()
+        if not 1 <= steps <= len(times):
+            raise ConfigError(
+                f"DDIM with {steps} steps on {len(times)} levels: choose 1 to {len(times)} steps"
+            )
+        stride = len(times) // steps
+        return [*(times[i * stride] for i in reversed(range(steps))), 1.0 if set_alpha_to_one else times[0]]
 
     def ddim_start(self, noise: Tensor, steps: int) -> Tensor:
         """Where Euler on `ddim_times` starts so that the network first sees ``noise`` (B, D) itself."""

@@ -95,6 +95,18 @@ def memoryless_sde(
     return sample_sde(transition, noise, steps, normal)
 
 
+def flow_curvature(velocity: Velocity, context: Context, noise: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Euler end points (B, D) and ``sum_i || v_{i+1} - v_i ||`` along each path, (B,): 0 for straight paths."""
+    x, previous = noise, None
+    bend = noise.new_zeros(len(noise))
+    for i in range(steps):
+        v = velocity(context, x, x.new_full((len(x), 1), i / steps))
+        if previous is not None:
+            bend = bend + (v - previous).norm(dim=1)
+        x, previous = x + v / steps, v
+    return x, bend
+
+
 def interpolate(noise: Tensor, action: Tensor, t: Tensor) -> Tensor:
     """The linear path ``x_t = (1 - t) noise + t action``."""
     return (1 - t) * noise + t * action
