@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from flowrl import checkpoint
 from flowrl.critics.ensemble import CriticEnsemble
 from flowrl.errors import UsageError
 from flowrl.policies.interface import FlowPolicy
+from flowrl.policies.io import load_policy, save_policy
 from flowrl.policies.observation import Observation
 
 
@@ -54,3 +58,30 @@ class Actor:
             rows = torch.arange(len(values), device=values.device) * self.best_of + values.argmax(dim=1)
             action = action[rows]
         return self.policy.raw_action(action)
+
+    def state(self) -> dict[str, Any]:
+        """The rule and the critic, beside the policy's own directory: what `load_actor` needs."""
+        critic = None
+        if self.critic is not None:
+            critic = {"config": self.critic.config(), "weights": self.critic.state_dict()}
+        return {"best_of": self.best_of, "zero_noise": self.zero_noise, "critic": critic}
+
+
+def save_actor(actor: Actor, directory: Path) -> None:
+    """Write an actor as a directory with its policy inside. Raises CheckpointError when the disk refuses."""
+
+    def write(path: Path) -> None:
+        save_policy(actor.policy, path)
+
+    checkpoint.save(directory, actor.state(), extra_dirs={"policy": write})
+
+
+def load_actor(directory: Path) -> Actor:
+    """Read what `save_actor` or the learner's publication wrote. Raises CheckpointError when damaged."""
+    state = checkpoint.load(directory)
+    critic = None
+    if state["critic"] is not None:
+        critic = CriticEnsemble(**state["critic"]["config"])
+        critic.load_state_dict(state["critic"]["weights"])
+        critic.requires_grad_(False)
+    return Actor(load_policy(directory / "policy"), critic, state["best_of"], state["zero_noise"])

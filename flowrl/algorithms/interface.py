@@ -27,6 +27,10 @@ class Algorithm(Protocol):
         """One update of the critics alone, before the policy may move."""
         ...
 
+    def diagnostics(self, batches: Batches) -> dict[str, float]:
+        """Costlier metrics, asked for once per log interval; changes nothing that training depends on."""
+        ...
+
     def actor(self, purpose: Literal["collect", "evaluate"]) -> Actor:
         """The live acting networks under the algorithm's rule for collection or for evaluation."""
         ...

@@ -23,7 +23,7 @@ from flowrl.critics.chunk_critic import ChunkCritic
 from flowrl.critics.ensemble import action_gradient
 from flowrl.critics.targets import CriticConfig
 from flowrl.policies.interface import Context, FlowPolicy, concatenate
-from flowrl.policies.samplers import interpolate
+from flowrl.policies.samplers import flow_curvature, interpolate
 from flowrl.replay.batch import ChunkBatch
 from flowrl.training import adam, clipped_step, polyak_
 
@@ -193,6 +193,20 @@ class SQAM:
         info |= self._step(loss)
         self.critic.track()
         return info
+
+    @torch.no_grad()
+    def diagnostics(self, batches: Batches) -> dict[str, float]:
+        """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
+        context = self.fast.encode(batches.batch().observation)
+        noise = torch.randn(len(context), self.fast.flat_size, generator=self.generator).to(self.fast.device)
+        endpoint, bend = flow_curvature(self.fast.velocity, context, noise, self.fast.flow_steps)
+        base = self.slow_target.sample(context, noise)
+        saturated = (endpoint.abs() > 1).float().mean(dim=0).view(self.fast.chunk.length, -1)
+        return {
+            "actor/endpoint_shift": float((endpoint - base).norm(dim=1).mean()),
+            "actor/flow_curvature": float(bend.mean()),
+            "actor/saturated_worst_dimension": float(saturated.mean(dim=0).max()),
+        }
 
     def losses(
         self, batch: ChunkBatch, base_batch: ChunkBatch, draws: Draws

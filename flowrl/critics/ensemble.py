@@ -25,6 +25,13 @@ class CriticEnsemble(nn.Module):
         self, input_size: int, *, heads: int = 10, width: int = 512, depth: int = 4, layer_norm: bool = True
     ) -> None:
         super().__init__()
+        self._config = {
+            "input_size": input_size,
+            "heads": heads,
+            "width": width,
+            "depth": depth,
+            "layer_norm": layer_norm,
+        }
         sizes = [input_size, *[width] * depth, 1]
         self.heads = heads
         self.weights = nn.ParameterList(_glorot(heads, i, o) for i, o in pairwise(sizes))
@@ -32,6 +39,10 @@ class CriticEnsemble(nn.Module):
         hidden = depth if layer_norm else 0
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(heads, 1, width)) for _ in range(hidden))
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(heads, 1, width)) for _ in range(hidden))
+
+    def config(self) -> dict[str, int | bool]:
+        """Constructor arguments, as JSON values."""
+        return dict(self._config)
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         """Values (M, B) of features (B, F) and flat normalised chunks (B, D)."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flowrl.errors import NonFiniteLoss
 
-_GUARDED = ("loss", "grad_norm")
+_GUARDED = ("loss", "grad_norm", "gradient_norm")
 _log = logging.getLogger(__name__)
 
 
@@ -110,7 +110,7 @@ class Metrics:
         """Add numbers whose mean over the interval is logged, such as an algorithm's update metrics.
 
         Raises:
-            NonFiniteLoss: a metric whose name ends in ``loss`` or ``grad_norm`` is NaN or infinite.
+            NonFiniteLoss: a metric whose name ends in ``loss``, ``grad_norm`` or ``gradient_norm`` is NaN or infinite.
         """
         require_finite(values)
         for name, value in values.items():
@@ -135,6 +135,11 @@ class Metrics:
             for sink in self._sinks:
                 sink.write(step, self.wall_s, values)
         return values
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers at once, outside the interval, such as the answer of an evaluation."""
+        for sink in self._sinks:
+            sink.write(step, self.wall_s, values)
 
     def close(self) -> None:
         """Close every sink; an interval that was not logged is dropped."""

@@ -1,0 +1,179 @@
+"""The order of a run: preflight, base evaluation, critic warm-up, training, final evaluation, result."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowrl import seeds as seed_plan
+from flowrl.acting import Actor
+from flowrl.errors import Interrupted, NonFiniteLoss
+from flowrl.evaluation import Evaluation
+from flowrl.learner.config import AsynchronousConfig, InterleavedConfig, RunConfig
+from flowrl.learner.drivers import Asynchronous, Driver, Interleaved, Simulation
+from flowrl.learner.learner import Learner
+from flowrl.learner.preflight import preflight
+from flowrl.learner.progress import Progress, Quiet
+from flowrl.learner.run import Run
+from flowrl.policies.io import load_policy, read_description, save_policy
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run found, as stored in ``result.json``."""
+
+    run: Run
+    base: Evaluation
+    tuned: Evaluation
+    steps: int
+    updates: int
+    train_s: float
+    changed: bool
+    """Whether the tuned weights differ from the base's."""
+
+
+def create_run(config: RunConfig, root: Path, policy: Path, streams: Sequence[Path]) -> Run:
+    """A fresh run directory with a copy of the base policy and of the given replay streams.
+
+    Copies, so that the run can be moved and the sources changed. Raises UsageError when a source is
+    missing.
+    """
+    run = Run.create(config, root)
+    base = load_policy(policy)
+    save_policy(base, run.base, read_description(policy).get("lineage"))
+    run.write_json("spec.json", base.spec.to_json())
+    for stream in streams:
+        shutil.copytree(stream, run.replay / stream.name, ignore=shutil.ignore_patterns("*.lock"))
+    return run
+
+
+def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress | None = None) -> Result:
+    """Fine-tune the run's base policy; continues from the latest checkpoint when there is one.
+
+    Raises Interrupted after saving when the user stops it, NonFiniteLoss (the last good checkpoint is
+    kept), SpecMismatch when policy, replay and environment do not fit.
+    """
+    handler = run.log_to_file()
+    progress = progress or Quiet()
+    try:
+        return _finetune(run, config, simulation, progress)
+    except Exception:
+        _log.exception("the run failed")
+        raise
+    finally:
+        handler.close()
+        logging.getLogger("flowrl").removeHandler(handler)
+
+
+def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:
+    base = load_policy(run.base)
+    loaded = run.checkpoints.load_latest()
+    learner = Learner(run, config, base, None if loaded is None else loaded.step)
+    for finding in preflight(base, learner.reader, run.directory):
+        _log.info("preflight %s, %s: %s", finding.level, finding.name, finding.message)
+        if finding.level == "warning":
+            progress.say(f"preflight: {finding.name}: {finding.message}")
+    driver = make_driver(learner, progress, config, simulation)
+    try:
+        before = _evaluate_once(run, "base", Actor(base), driver, config, progress)
+        if loaded is None:
+            driver.warm_up(Actor(base))
+            learner.start_training()
+            learner.save(driver.state())
+        else:
+            driver.restore(learner.restore(loaded))
+            progress.say(f"resumed at update {learner.updates:,}, {learner.steps:,} steps")
+        driver.train()
+        learner.save(driver.state())
+        learner.log()
+        save_policy(learner.actor("evaluate").policy, run.policy, _lineage(run, learner))
+        after = _evaluate_once(run, "tuned", learner.actor("evaluate"), driver, config, progress)
+        return _finish(run, learner, before, after)
+    except KeyboardInterrupt as error:
+        if learner.updates:
+            learner.save(driver.state())
+        raise Interrupted(
+            f"stopped after update {learner.updates:,}; everything is saved. "
+            f"Go on with: flowrl finetune --resume {run.directory}"
+        ) from error
+    except NonFiniteLoss as error:
+        kept = run.checkpoints.latest()
+        raise NonFiniteLoss(
+            f"{error}. The last good checkpoint is that of update {kept} in {run.checkpoints.directory}; "
+            "lower the learning rates or raise algorithm.value_penalty, then resume"
+        ) from error
+    finally:
+        driver.close()
+        learner.close()
+
+
+def make_driver(learner: Learner, progress: Progress, config: RunConfig, simulation: Simulation) -> Driver:
+    """The driver that the configuration names."""
+    match config.driver:
+        case InterleavedConfig():
+            return Interleaved(learner, progress, config.driver, simulation)
+        case AsynchronousConfig():
+            return Asynchronous(learner, progress, config.driver, simulation)
+
+
+def _evaluate_once(
+    run: Run, name: str, actor: Actor, driver: Driver, config: RunConfig, progress: Progress
+) -> Evaluation:
+    """The reported evaluation of ``name``; read from the result file when an earlier session made it."""
+    result = run.read_json("result.json")
+    if name in result:
+        return Evaluation.from_json(result[name])
+    answer = measure(driver, actor, config, progress, f"evaluating the {name} policy")
+    run.write_json("result.json", {**result, name: answer.to_json()})
+    progress.say(f"{name}: {answer}, {answer.rule}")
+    return answer
+
+
+def measure(driver: Driver, actor: Actor, config: RunConfig, progress: Progress, phase: str) -> Evaluation:
+    """Evaluate an actor from the reported starts, showing progress."""
+    start_seeds = seed_plan.reported(config.evaluation.episodes, config.evaluation.offset)
+    progress.phase(phase, len(start_seeds))
+    outcomes: list[bool] = []
+
+    def on_episode(episode: Any) -> None:
+        outcomes.append(episode.success)
+        progress.advance(len(outcomes), f"{sum(outcomes)} of {len(outcomes)} succeeded")
+
+    return driver.evaluate(actor, start_seeds, on_episode)
+
+
+def _finish(run: Run, learner: Learner, before: Evaluation, after: Evaluation) -> Result:
+    base_hash, tuned_hash = (read_description(path)["sha256"] for path in (run.base, run.policy))
+    result = Result(
+        run=run,
+        base=before,
+        tuned=after,
+        steps=learner.steps,
+        updates=learner.updates,
+        train_s=learner.training_seconds,
+        changed=base_hash != tuned_hash,
+    )
+    run.write_json(
+        "result.json",
+        {
+            **run.read_json("result.json"),
+            "steps": result.steps,
+            "warm_up_steps": learner.warm_up_steps,
+            "updates": result.updates,
+            "train_s": result.train_s,
+            "weights_changed": result.changed,
+            "deviations": learner.algorithm.deviations(),
+            "shares": learner.sampler.shares(),
+        },
+    )
+    return result
+
+
+def _lineage(run: Run, learner: Learner) -> dict[str, Any]:
+    return {"run": run.name, "updates": learner.updates, "steps": learner.steps}

@@ -1,0 +1,92 @@
+"""A run directory: everything a run needs and leaves, movable as a whole.
+
+``config.yaml`` (resolved), ``spec.json``, ``replay/``, ``base/`` (the policy it started from),
+``weights/`` (published to workers), ``checkpoints/``, ``policy/`` (the tuned policy), ``metrics.jsonl``,
+``tensorboard/``, ``log.txt``, ``result.json``, ``report.html``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from flowrl.checkpoint import CheckpointStore, WeightsStore
+from flowrl.config import load_recipe, show
+from flowrl.errors import UsageError
+from flowrl.learner.config import RunConfig
+
+
+class Run:
+    """A run directory by its parts. Make one with `create`, find one with `find`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.replay = directory / "replay"
+        self.base = directory / "base"
+        self.policy = directory / "policy"
+        self.logs = directory / "logs"
+        self.metrics = directory / "metrics.jsonl"
+        self.tensorboard = directory / "tensorboard"
+        self.report = directory / "report.html"
+        self.checkpoints = CheckpointStore(directory / "checkpoints")
+        self.weights = WeightsStore(directory / "weights")
+
+    @classmethod
+    def create(cls, config: RunConfig, root: Path) -> Run:
+        """A fresh directory ``<root>/<name>-<n>`` with the smallest free n, holding the configuration."""
+        root.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            directory = root / f"{config.name}-{number}"
+            try:
+                directory.mkdir()
+                break
+            except FileExistsError:
+                number += 1
+        run = cls(directory)
+        run.logs.mkdir()
+        (directory / "config.yaml").write_text(show(config))
+        return run
+
+    @classmethod
+    def find(cls, where: str | Path, root: Path) -> Run:
+        """The run that a directory, a file inside it, or a name below ``root`` means.
+
+        Raises UsageError naming what is there.
+        """
+        for candidate in (Path(where), root / str(where)):
+            for directory in (candidate, *candidate.parents):
+                if (directory / "config.yaml").is_file():
+                    return cls(directory)
+        known = sorted(path.parent.name for path in root.glob("*/config.yaml"))
+        raise UsageError(f"no run at {str(where)!r}; runs under {root}: {', '.join(known) or 'none'}")
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self.directory.name
+
+    def config(self, overrides: list[str] | None = None) -> RunConfig:
+        """The resolved configuration the run was made with."""
+        return load_recipe(RunConfig, str(self.directory / "config.yaml"), overrides or [])
+
+    def write_json(self, name: str, data: dict[str, Any]) -> None:
+        """Write ``<name>`` in one step."""
+        aside = self.directory / f".{name}"
+        aside.write_text(json.dumps(data, indent=2) + "\n")
+        aside.replace(self.directory / name)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read ``<name>``; an absent file is an empty object."""
+        path = self.directory / name
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    def log_to_file(self) -> logging.Handler:
+        """Send the ``flowrl`` loggers to ``log.txt``; the caller removes the handler."""
+        handler = logging.FileHandler(self.directory / "log.txt")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("flowrl").addHandler(handler)
+        logging.getLogger("flowrl").setLevel(logging.INFO)
+        return handler
