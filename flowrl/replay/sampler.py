@@ -7,6 +7,7 @@ its fraction of the batch, exactly where that is whole and on average otherwise.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,8 @@ from flowrl.errors import ConfigError, ReplayError
 from flowrl.policies.observation import Observation
 from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.chunks import ChunkRule, Chunks, EndRule, cut
-from flowrl.replay.reader import Growable, ReplayReader
+from flowrl.replay.growable import Growable
+from flowrl.replay.reader import ReplayReader
 from flowrl.replay.schema import EPISODE, Floats, Ints, Outcome, Source
 
 SOURCES = ("all", "demonstrations", "online", "policy", "interventions", "successes")
@@ -89,12 +91,10 @@ class ChunkSampler:
         self._random = np.random.default_rng(seed)
         self._episodes = 0
         self._drawn: dict[str, int] = {}
-        chunk = config.chunk
-        self._returns = Growable((3, chunk), np.float32)
-        self._next = Growable((), np.int64)
-        self._position = Growable((), np.int64)
-        self._success = Growable((), np.float32)
-        self._source = Growable((), np.int64)
+        self._plans: dict[str | None, tuple[list[str], list[float], list[Ints]]] = {}
+        # Per row: running rewards, mask, valid, success; and next row, place in the actions, source.
+        self._returns = Growable((3 * config.chunk + 1,), np.float32)
+        self._links = Growable((3,), np.int64)
         self._action = Growable((reader.spec.action.size,), np.float32)
         self._starts: dict[str, Growable] = {name: Growable((), np.int64) for name in SOURCES}
         self._windows: Floats = np.empty((0, config.chunk * reader.spec.action.size), np.float32)
@@ -110,7 +110,7 @@ class ChunkSampler:
         """
         if self.reader.episodes != self._episodes:
             self._update()
-        return self._gather(self._draw(self._mix(source)))
+        return self._gather(self._draw(source))
 
     def size(self, source: str) -> int:
         """The number of start rows of a source."""
@@ -168,42 +168,51 @@ class ChunkSampler:
             f"{self.config.end_rule!r}; collect or import such episodes first, or take it out of the mix"
         )
 
-    def _draw(self, mix: Mapping[str, float]) -> Ints:
+    def _draw(self, source: str | None) -> Ints:
         """Start rows of one batch, grouped by source."""
-        shares = self._effective(mix)
+        names, edges, rows = self._plan(source)
+        size = self.config.batch_size
         # One random offset rounds all fractions together: the total is exact, each share right on average.
-        edges = np.cumsum(list(shares.values())) * self.config.batch_size
-        whole = np.floor(edges + 1e-9 + (self._random.random() if len(shares) > 1 else 0.0) * (1 - 1e-6))
-        counts = np.diff(whole, prepend=0.0).astype(np.int64)
-        counts[-1] += self.config.batch_size - counts.sum()
+        offset = self._random.random() if len(names) > 1 else 0.0
         parts: list[Ints] = []
-        for name, count in zip(shares, counts, strict=True):
-            rows = self._rows_of(name)
-            parts.append(rows[self._random.integers(0, len(rows), int(count))])
-            self._drawn[name] = self._drawn.get(name, 0) + int(count)
+        done = 0
+        for name, edge, starts in zip(names, edges, rows, strict=True):
+            stop = min(size, math.floor(edge + offset)) if edge < size else size
+            uniform = self._random.random(stop - done)
+            parts.append(starts.take((uniform * len(starts)).astype(np.int64)))
+            self._drawn[name] = self._drawn.get(name, 0) + stop - done
+            done = stop
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def _plan(self, source: str | None) -> tuple[list[str], list[float], list[Ints]]:
+        """The sources of a mix, the cumulative rows each gives to a batch, and their start rows."""
+        if source not in self._plans:
+            shares = self._effective(self._mix(source))
+            edges = np.round(np.cumsum(list(shares.values())) * self.config.batch_size, 9)
+            self._plans[source] = (list(shares), edges.tolist(), [self._rows_of(name) for name in shares])
+        return self._plans[source]
+
     def _gather(self, rows: Ints) -> ChunkBatch:
-        reader, chunk = self.reader, self.config.chunk
-        state = reader.state
-        after = self._next.view.take(rows)
-        following: Floats = state.take(np.maximum(after, 0), axis=0)
+        state, chunk = self.reader.state, self.config.chunk
+        links = self._links.view.take(rows, axis=0)
+        after = links[:, 0]
+        # Negative numbers count final observations; clipping lets one gather serve all other rows.
+        following = state.take(after, axis=0, mode="clip")
         ends = np.flatnonzero(after < 0)
         if len(ends):
-            following[ends] = reader.final.take(-after[ends] - 1, axis=0)
+            following[ends] = self.reader.final.take(-after[ends] - 1, axis=0)
         returns = torch.from_numpy(self._returns.view.take(rows, axis=0))
-        rewards, mask, valid = returns.unbind(1)
-        action = self._windows[self._position.view.take(rows)]
+        rewards, mask, valid, success = returns.split_with_sizes([chunk, chunk, chunk, 1], 1)
         return ChunkBatch(
             observation=Observation(torch.from_numpy(state.take(rows, axis=0))),
-            action=torch.from_numpy(action).view(len(rows), chunk, -1),
+            action=torch.from_numpy(self._windows[links[:, 1]].reshape(len(rows), chunk, -1)),
             rewards=rewards,
             mask=mask,
             valid=valid,
             next_observation=Observation(torch.from_numpy(following)),
             row=torch.from_numpy(rows),
-            success=torch.from_numpy(self._success.view.take(rows)),
-            source=torch.from_numpy(self._source.view.take(rows)),
+            success=success.squeeze(1),
+            source=torch.from_numpy(links[:, 2]),
         )
 
     def _update(self) -> None:
@@ -212,15 +221,16 @@ class ChunkSampler:
             return
         first = int(self.reader.table[self._episodes, EPISODE["first_row"]])
         chunks = cut(self.reader, self._episodes, self.config.rule)
-        self._returns.append(np.stack([chunks.rewards, chunks.mask, chunks.valid], axis=1))
-        self._next.append(chunks.next)
-        self._position.append(chunks.position + len(self._action))
+        source = self.reader.column("source")[first:]
+        self._returns.append(
+            np.concatenate([chunks.rewards, chunks.mask, chunks.valid, chunks.success[:, None]], axis=1)
+        )
+        self._links.append(np.stack([chunks.next, chunks.position + len(self._action), source], axis=1))
         self._action.append(chunks.action)
-        self._success.append(chunks.success)
-        self._source.append(self.reader.column("source")[first:])
         self._add_starts(chunks, first)
         self._windows = _windows(self._action.view, self.config.chunk)
         self._episodes = self.reader.episodes
+        self._plans.clear()
 
     def _add_starts(self, chunks: Chunks, first: int) -> None:
         table = self.reader.table[self._episodes :]

@@ -17,6 +17,7 @@ from typing import Any, cast
 import icechunk
 import numpy as np
 import zarr
+from zarr.codecs import ZstdCodec
 from zarr.errors import BaseZarrError
 from zarr.storage import StorePath
 
@@ -42,8 +43,8 @@ BLOCKS = {
     "episodes/table": EPISODE_BLOCK,
     "episodes/final": EPISODE_BLOCK,
 }
-STORAGE_ERRORS = (icechunk.IcechunkError, OSError, BaseZarrError)
-"""What icechunk and zarr raise when files are missing, unreadable or cannot be written."""
+STORAGE_ERRORS = (icechunk.IcechunkError, OSError, BaseZarrError, RuntimeError)
+"""What icechunk, zarr and the codec (RuntimeError) raise when files are missing, damaged or not writable."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -137,6 +138,8 @@ def create_stream(path: Path, header: StreamHeader) -> None:
             chunks=(CHUNKS[name], columns),
             dtype=dtype,
             fill_value=fill,
+            # The checksum turns a flipped bit on the disk into an error in place of a wrong number.
+            compressors=ZstdCodec(level=0, checksum=True),
         )
     session.commit("layout")
     try:

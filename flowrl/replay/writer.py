@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 import zarr
 
 from flowrl.errors import DataError, ReplayError
 from flowrl.replay import storage
+from flowrl.replay.checks import StepChecks, integer_row, require_outcome
 from flowrl.replay.lock import WriterLock
 from flowrl.replay.schema import (
     EPISODE,
@@ -29,14 +30,10 @@ from flowrl.replay.schema import (
     NO_SEED,
     NO_VERSION,
     Array,
-    Floats,
     Kind,
     Outcome,
     OutcomeBy,
-    Source,
     Step,
-    as_state,
-    column_name,
     float_columns,
 )
 from flowrl.replay.storage import BRANCH, StreamArrays, StreamHeader
@@ -157,6 +154,7 @@ class StreamWriter:
                 f"stream {self.name!r}: episode {self.episodes} is still open; close it before the next"
             )
         self._first_row = self._floats.count
+        self._interventions = NO_INTERVENTION
         row = self._table.append()
         row[:] = 0
         row[EPISODE["first_row"]] = self._first_row
@@ -183,22 +181,13 @@ class StreamWriter:
             raise ReplayError(f"stream {self.name!r}: no episode is open; call begin_episode first")
         number = self._floats.count - first
         where = f"stream {self.name!r}, episode {self.episodes}, step {number}"
-        if number and self._ints[self._floats.count - 1][[INT["terminated"], INT["truncated"]]].any():
-            raise ReplayError(f"{where}: the step before ended the episode; close it before the next step")
-        values = self._pack_floats(step, where)
-        integers = (
-            int(step.source),
-            step.intervention_id,
-            int(step.terminated),
-            int(step.truncated),
-            step.stamp_ns,
-            step.age_ns,
-            step.policy_version,
-            self.episodes,
-            number,
-        )
+        previous = self._ints[self._floats.count - 1].tolist() if number else None
+        self._checks.require_order(step, previous, self._interventions, where)
+        values = self._checks.floats(step, where)
+        integers = integer_row(step, self.episodes, number)
         self._floats.append()[:] = values
         self._ints.append()[:] = integers
+        self._interventions = max(self._interventions, step.intervention_id)
         self._note_step(number, step.policy_version)
         waiting = self._floats.count - self._committed_rows
         if waiting >= self._rule.rows or time.monotonic() - self._commit_time >= self._rule.open_seconds:
@@ -226,9 +215,12 @@ class StreamWriter:
         length = self._floats.count - first
         if length == 0:
             raise ReplayError(f"{where} has no steps; append at least one, or call cancel_episode")
+        terminated = bool(self._ints[self._ints.count - 1][INT["terminated"]])
+        require_outcome(outcome, outcome_by, terminated, where)
         if final_observation is not None:
-            state = self._named(where, final_observation)
-            self._require_finite(state, f"{where}, observation after the last step")
+            after = f"{where}, observation after the last step"
+            state = self._checks.state(final_observation, after)
+            self._checks.require_finite(state, after)
             self._finals[self.episodes][:] = state
         row = self._table[self.episodes]
         row[EPISODE["outcome"]] = outcome
@@ -340,6 +332,7 @@ class StreamWriter:
         session = self._repository.readonly_session(BRANCH)
         header = storage.read_header(self._path, session)
         require_match(header.spec, self._spec, f"stream {self.name!r}", "the writer's spec")
+        self._checks = StepChecks(self._spec, header.kind)
         width = sum(stop - start for start, stop in float_columns(self._spec).values())
         self._arrays = StreamArrays()
         self._floats = Tail("steps/float", width, np.float32, np.nan)
@@ -420,46 +413,6 @@ class StreamWriter:
             f"{remedy}"
         )
 
-    def _pack_floats(self, step: Step, where: str) -> Floats:
-        size = self._spec.action.size
-        state = self._named(where, step.observation)
-        action = _vector(step.action, size, "action", where)
-        proposed = step.policy_action
-        if proposed is None:
-            proposal = action if step.source is Source.POLICY else np.full(size, np.nan, np.float32)
-        else:
-            proposal = _vector(proposed, size, "policy_action", where)
-            if np.isinf(proposal).any() or np.isnan(proposal).any() != np.isnan(proposal).all():
-                raise DataError(f"{where}: policy_action is {proposal}; it must be finite, or NaN throughout")
-        if step.intervention_id != NO_INTERVENTION and step.source is Source.POLICY:
-            raise DataError(
-                f"{where}: intervention {step.intervention_id} on a step whose source is the policy; "
-                "give the source that acted, or intervention_id -1"
-            )
-        values = np.concatenate([state, action, proposal, np.array([step.reward], np.float32)])
-        acted = slice(0, len(state) + size)
-        if not (np.isfinite(values[acted]).all() and np.isfinite(values[-1])):
-            checked = values.copy()
-            checked[acted.stop : -1] = 0.0
-            self._require_finite(checked, where)
-        return values
-
-    def _named(self, where: str, observation: Mapping[str, Array] | Array) -> Floats:
-        try:
-            return as_state(self._spec, observation)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from error
-
-    def _require_finite(self, values: Floats, where: str) -> None:
-        wrong = np.flatnonzero(~np.isfinite(values))
-        if len(wrong):
-            name = column_name(self._spec, int(wrong[0]))
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise DataError(
-                f"{where}: {name} is {values[wrong[0]]}{more}, expected a finite number; "
-                "it is not stored. Mend the sensor or the environment that produced it"
-            )
-
     def _note_step(self, number: int, version: int) -> None:
         row = self._table[self._table.count - 1]
         row[EPISODE["length"]] = number + 1
@@ -484,13 +437,6 @@ class StreamWriter:
     def _require_usable(self) -> None:
         if self._closed:
             raise ReplayError(f"stream {self.name!r}: this writer is closed; open the stream again")
-
-
-def _vector(value: Any, size: int, name: str, where: str) -> Floats:
-    vector = np.asarray(value, np.float32)
-    if vector.shape != (size,):
-        raise DataError(f"{where}: {name} has shape {vector.shape}, the spec says ({size},)")
-    return vector
 
 
 def _pin_name(snapshot_id: str) -> str:
