@@ -22,7 +22,7 @@ KINDS = {
     "diffusion_mlp": ({"width": 128, "depth": 2}, PretrainConfig(steps=900, learning_rate=3e-3)),
     "flow_transformer": (
         {"width": 32, "depth": 2},
-        PretrainConfig(steps=300, batch_size=64, learning_rate=3e-3),
+        PretrainConfig(steps=250, batch_size=64, learning_rate=3e-3),
     ),
 }
 
