@@ -1,0 +1,6 @@
+"""``python -m flowrl`` is the command ``flowrl``."""
+
+from flowrl.cli import main
+
+if __name__ == "__main__":
+    main()
