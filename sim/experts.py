@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 
 from flowrl.errors import FlowRLError, UsageError
 from sim.base import Action, Observations, SimEnv
-
-Vector = NDArray[np.float64]
+from sim.scripted import CanExpert, LiftExpert, SquareExpert
 
 # Half the range of reset seeds: small seeds, such as evaluations use, never meet a demonstration's.
 _FIRST_SEED, _LAST_SEED = 2**30, 2**31 - 1
 # Noise of each action dimension relative to the translation's: x y z, rx ry rz, gripper.
 _NOISE_SHAPE = np.array([1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.0])
-# The controller's translation range: an action of 1 asks for this many metres.
-_METRES_PER_ACTION = 0.05
-_OPEN, _CLOSED = -1.0, 1.0
 
 
 class Expert(Protocol):
@@ -146,66 +142,8 @@ def expert_for(name: str) -> Expert:
     return _EXPERTS[name]()
 
 
-class LiftExpert:
-    """Above the cube, down, close, up."""
-
-    def __init__(self) -> None:
-        self._phase = "approach"
-        self._grasp_steps = 0
-
-    def reset(self, env: SimEnv) -> None:
-        """Start over from the approach."""
-        self._phase, self._grasp_steps = "approach", 0
-
-    def act(self, observation: Mapping[str, NDArray[Any]]) -> Action:
-        """Servo to the phase's target; the phase advances when it is reached."""
-        hand = _hand(observation)
-        cube = _object_position(observation, 0)
-        self._advance(hand, cube)
-        if self._phase == "approach":
-            return _servo(hand, _raised(cube, 0.06), _OPEN)
-        if self._phase == "descend":
-            return _servo(hand, _raised(cube, -0.002), _OPEN)
-        if self._phase == "grasp":
-            self._grasp_steps += 1
-            return _servo(hand, hand, _CLOSED)
-        return _servo(hand, _raised(hand, 0.1), _CLOSED)
-
-    def _advance(self, hand: Vector, cube: Vector) -> None:
-        above = _raised(cube, 0.06)
-        if self._phase == "approach" and _close(hand, above, 0.015, 0.03):
-            self._phase = "descend"
-        elif self._phase == "descend" and _distance(hand, _raised(cube, -0.002)) < 0.015:
-            self._phase = "grasp"
-        elif self._phase == "grasp" and self._grasp_steps >= 5:
-            self._phase = "lift"
-
-
-def _hand(observation: Mapping[str, NDArray[Any]]) -> Vector:
-    return np.asarray(observation["observation.state"][:3], np.float64)
-
-
-def _object_position(observation: Mapping[str, NDArray[Any]], offset: int) -> Vector:
-    return np.asarray(observation["observation.environment_state"][offset : offset + 3], np.float64)
-
-
-def _raised(position: Vector, height: float) -> Vector:
-    return position + np.array([0.0, 0.0, height])
-
-
-def _distance(first: Vector, second: Vector) -> float:
-    return float(np.linalg.norm(first - second))
-
-
-def _close(hand: Vector, target: Vector, horizontal: float, vertical: float) -> bool:
-    gap = np.abs(hand - target)
-    return bool(np.hypot(gap[0], gap[1]) < horizontal and gap[2] < vertical)
-
-
-def _servo(hand: Vector, target: Vector, gripper: float) -> Action:
-    """Proportional control of the hand's position; the orientation is left alone."""
-    translation = np.clip((target - hand) / _METRES_PER_ACTION, -1, 1)
-    return np.array([*translation, 0, 0, 0, gripper], np.float32)
-
-
-_EXPERTS: dict[str, Callable[[], Expert]] = {"lift": LiftExpert}
+_EXPERTS: dict[str, Callable[[], Expert]] = {
+    "lift": LiftExpert,
+    "can": CanExpert,
+    "square": SquareExpert,
+}

@@ -100,6 +100,8 @@ class PushT(GymnasiumEnv):
 class Fetch(GymnasiumEnv):
     """A Fetch arm that moves an object to a goal; the goal ends the environment state."""
 
+    default_camera = "external_camera_0"
+
     def __init__(self, name: str, module: str, class_name: str, max_steps: int, shadows: bool) -> None:
         fetch = import_simulator(module, "gymnasium_robotics")
         with quiet():

@@ -7,6 +7,7 @@ table's centre and so on), so that its published data fits.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,6 @@ class OGBenchEnv(GymnasiumEnv):
         if task_id not in range(6):
             raise UsageError(f"{name}: task_id is {task_id}; choose 1 to 5, or 0 for OGBench's default")
         simulator = _build(ogbench_name, task_id)
-        simulator.reset(seed=0)
         robot_names, scene_names = axis_names(_ROBOT), axis_names(scene)
         interface = Spec(
             observation=(
@@ -64,6 +64,12 @@ class OGBenchEnv(GymnasiumEnv):
             },
         )
         super().__init__(name, simulator, interface, max_steps, shadows)
+
+    def _start_episode(self, seed: int) -> None:
+        # OGBench builds its action space anew on every reset, with a warning about its precision.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            super()._start_episode(seed)
 
     def _is_success(self, info: Mapping[str, Any]) -> bool:
         return bool(info.get("success", False))
@@ -102,4 +108,6 @@ def _build(ogbench_name: str, task_id: int) -> Any:
     # "post" judges success on the state after the step; OGBench's default is one step late.
     identity = f"{ogbench_name}-singletask-{suffix}v0"
     with quiet():
-        return gymnasium.make(identity, success_timing="post", disable_env_checker=True).unwrapped
+        simulator = gymnasium.make(identity, success_timing="post", disable_env_checker=True).unwrapped
+        simulator.reset(seed=0)
+    return simulator

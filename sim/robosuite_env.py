@@ -160,12 +160,15 @@ class RobosuiteEnv(SimEnv):
 
     def _read(self) -> dict[str, NDArray[np.float64]]:
         """All active observables of the current state, by robosuite's names."""
-        # Sensors share intermediate results through this cache, so it must not outlive a state.
-        self.simulator._obs_cache = {}
-        self.simulator._update_observables(force=True)
+        # Sensors take the values of others from this cache. robosuite lists relative poses before the
+        # poses they are computed from, so in its order they would describe the step before.
+        cache: dict[str, Any] = {}
+        observables = self.simulator._observables
+        for key in sorted(observables, key=lambda key: "_to_" in key):
+            observables[key].update(timestep=0.0, obs_cache=cache, force=True)
         return {
             key: np.atleast_1d(np.asarray(observable.obs, np.float64))
-            for key, observable in self.simulator._observables.items()
+            for key, observable in observables.items()
             if observable.is_enabled() and observable.is_active() and self._is_used(key, observable)
         }
 
