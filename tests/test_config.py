@@ -245,6 +245,21 @@ def test_a_recipe_is_found_by_name_and_by_path_and_extends_another(recipes: Path
     assert load_recipe(Run, recipes / "zz_child.yaml", ["critic.tau=0.2"]) == cfg
 
 
+def test_the_order_of_a_kind_and_its_settings_does_not_matter(recipes: Path) -> None:
+    cfg = load_recipe(Run, "zz_base", ["algorithm.lr=0.1", "algorithm.kind=bc"])
+    assert cfg.algorithm == Cloning(lr=0.1)
+
+
+def test_a_derived_class_keeps_fields_and_meanings() -> None:
+    @configclass
+    class Derived(Critic):
+        depth: int = 2
+        """Hidden layers."""
+
+    assert {row.key: row.meaning for row in describe(Derived)}["heads"] == "M, critics in the ensemble."
+    assert load(Derived, {"heads": 2, "depth": 3}) == Derived(heads=2, depth=3)
+
+
 def test_recipe_mistakes_are_named(recipes: Path) -> None:
     for name, message in {
         "zz_chld": r"unknown recipe 'zz_chld'.*'zz_child'",

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.checkpoint import directory as one
 from flowrl.checkpoint.directory import Writer
 from flowrl.checkpoint.disk import Disk
-from flowrl.checkpoint.store import NumberedDirectories
+from flowrl.checkpoint.store import LATEST, NumberedDirectories
 from flowrl.errors import CheckpointError
 
 _TRIES = 20
@@ -67,7 +67,7 @@ class WeightsStore:
         if kept:
             self._numbered.point_to(kept[-1])
         else:
-            self._disk.remove(self.directory / "latest")
+            self._disk.remove(self.directory / LATEST)
         for number in self._numbered.numbers():
             if number > version:
                 self._numbered.remove(number)

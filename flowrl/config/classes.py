@@ -24,7 +24,7 @@ Each alternative has a field such as ``kind: Literal["sqam"] = "sqam"``.
 """
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, field))
 def configclass[C](cls: type[C]) -> type[C]:
     """Turn a class into a frozen, keyword-only, strictly typed configuration class.
 
@@ -82,16 +82,16 @@ def kind_of(cls: type) -> str | None:
 def meaning_of(cls: type, name: str) -> str:
     """A field's docstring; an inherited field keeps the one of the class that states it."""
     for base in cls.__mro__:
-        field: FieldInfo | None = getattr(base, "__pydantic_fields__", {}).get(name)
-        if field is not None and field.description:
-            return " ".join(field.description.split())
+        info: FieldInfo | None = getattr(base, "__pydantic_fields__", {}).get(name)
+        if info is not None and info.description:
+            return " ".join(info.description.split())
     return ""
 
 
 def plain(value: object) -> object:
     """A value as YAML can hold it: classes and tuples become mappings and lists, paths become text."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in cast(Mapping[Any, object], value).items()}
     if isinstance(value, (list, tuple, set, frozenset)):

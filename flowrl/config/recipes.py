@@ -61,10 +61,13 @@ def find_recipe(name_or_path: str | Path, beside: Path | None = None) -> Path:
 def load_recipe[C](cls: type[C], name_or_path: str | Path, overrides: Sequence[str] = ()) -> C:
     """Load a recipe by name or path and apply dotted overrides (``algorithm.kl_budget=0.3``).
 
+    Overrides apply from left to right, except that those of a ``kind`` come first.
+
     Raises:
         ConfigError: no such recipe, no valid YAML, or a key or value that ``cls`` refuses.
     """
-    layers = recipe_layers(find_recipe(name_or_path)) + [parse_override(text) for text in overrides]
+    kinds_first = sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".kind"))
+    layers = recipe_layers(find_recipe(name_or_path)) + [parse_override(text) for text in kinds_first]
     return from_layers(cls, layers)
 
 
