@@ -224,15 +224,15 @@ def _check_rows(content: _Content) -> Iterator[Violation]:
     if not len(content.integers):
         return
     columns, episode = float_columns(content.spec), content.episode_of_row
-    last: NDArray[np.bool_] = np.diff(episode, append=-1) != 0
-    same: NDArray[np.bool_] = np.diff(episode, prepend=-1) == 0
+    last = np.not_equal(episode, np.append(episode[1:], -1))
+    same = ~np.roll(last, 1)
     terminated, truncated = content.column("terminated"), content.column("truncated")
     timeout = content.table[episode, EPISODE["outcome"]] == Outcome.TIMEOUT
     proposed = content.floats[:, slice(*columns["policy_action"])]
     nan = np.isnan(proposed)
     silent = (content.column("source") == Source.POLICY) & nan.all(axis=1)
     earlier = same & (np.diff(content.column("stamp_ns"), prepend=0) < 0)
-    findings: list[tuple[NDArray[np.bool_], str, str]] = [
+    findings: list[tuple[Any, str, str]] = [
         (content.column("episode") != episode, "numbered", "says it is of another episode"),
         (content.column("step") != content.step_of_row, "numbered", "has another step number"),
         (earlier, "stamps", "is stamped before the step before it"),
