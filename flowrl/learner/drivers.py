@@ -105,6 +105,7 @@ class _Base:
             f"collected success {success:.0%} of the last {episodes}"
         )
         self.progress.advance(min(self.spent(), 1.0), note)
+        self.progress.collected(self.learner.steps, success, episodes)
 
     def record_evaluation(self, updates: int, evaluation: Evaluation) -> None:
         """Log a periodic evaluation."""

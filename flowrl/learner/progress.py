@@ -16,8 +16,12 @@ class Progress(Protocol):
         """``done`` units of the phase are complete; ``note`` is the newest number worth seeing."""
         ...
 
+    def collected(self, steps: int, rate: float, episodes: int) -> None:
+        """A point of the live curve: success of the newest ``episodes`` collected, after ``steps``."""
+        ...
+
     def success(self, step: int, rate: float) -> None:
-        """A point of the live success curve."""
+        """The answer of an evaluation made while training, by update."""
         ...
 
     def say(self, text: str) -> None:
@@ -32,6 +36,9 @@ class Quiet:
         """Ignored."""
 
     def advance(self, done: float, note: str = "") -> None:
+        """Ignored."""
+
+    def collected(self, steps: int, rate: float, episodes: int) -> None:
         """Ignored."""
 
     def success(self, step: int, rate: float) -> None:
