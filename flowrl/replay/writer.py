@@ -235,133 +235,6 @@ class StreamWriter:
         if time.monotonic() - self._commit_time >= self._rule.seconds:
             self.commit()
 
-    def committed_rows(self) -> int:
-        """Rows that survive kill -9."""
-        return self._committed_rows
-
-    @property
-    def committed_episodes(self) -> int:
-        """Closed episodes that readers can see."""
-        return self._committed_episodes
-
-    @property
-    def rows(self) -> int:
-        """All rows, committed or not."""
-        return self._floats.count
-
-    @property
-    def episodes(self) -> int:
-        """All closed episodes, committed or not."""
-        return self._table.count - (self._first_row is not None)
-
-    @property
-    def snapshot_id(self) -> str:
-        """The newest committed snapshot, for `rollback`. See `pin` to keep it through compaction."""
-        return self._repository.lookup_branch(BRANCH)
-
-    def begin_episode(self, seed: int | None = None, task: str = "") -> int:
-        """Open an episode and return its number in the stream. Raises ReplayError when one is open."""
-        self._require_usable()
-        if self._first_row is not None:
-            raise ReplayError(
-                f"stream {self.name!r}: episode {self.episodes} is still open; close it before the next"
-            )
-        self._first_row = self._floats.count
-        self._interventions = NO_INTERVENTION
-        row = self._table.append()
-        row[:] = 0
-        row[EPISODE["first_row"]] = self._first_row
-        row[EPISODE["outcome"]] = Outcome.OPEN
-        row[EPISODE["outcome_by"]] = OutcomeBy.NONE
-        row[EPISODE["seed"]] = NO_SEED if seed is None else seed
-        row[EPISODE["task"]] = self._text("tasks", task)
-        row[EPISODE["digest"]] = self._text("digests", self._spec.digest())
-        row[EPISODE["version_min"]] = row[EPISODE["version_max"]] = NO_VERSION
-        self._finals.append()[:] = np.nan
-        return self.episodes
-
-    def append(self, step: Step) -> None:
-        """Add one step to the open episode.
-
-        Raises DataError naming stream, episode and step when a shape is wrong or a value is not finite
-        (the step is then not stored), ReplayError when no episode is open or it has already ended, and
-        ReplayError when a commit that was due failed (the step is then kept in memory, go on with the
-        next one).
-        """
-        self._require_usable()
-        first = self._first_row
-        if first is None:
-            raise ReplayError(f"stream {self.name!r}: no episode is open; call begin_episode first")
-        number = self._floats.count - first
-        where = f"stream {self.name!r}, episode {self.episodes}, step {number}"
-        previous = self._ints[self._floats.count - 1].tolist() if number else None
-        self._checks.require_order(step, previous, self._interventions, where)
-        values = self._checks.floats(step, where)
-        integers = integer_row(step, self.episodes, number)
-        self._floats.append()[:] = values
-        self._ints.append()[:] = integers
-        self._interventions = max(self._interventions, step.intervention_id)
-        self._note_step(number, step.policy_version)
-        waiting = self._floats.count - self._committed_rows
-        if waiting >= self._rule.rows or time.monotonic() - self._commit_time >= self._rule.open_seconds:
-            self.commit()
-
-    def close_episode(
-        self,
-        outcome: Outcome,
-        outcome_by: OutcomeBy,
-        final_observation: Mapping[str, Array] | Array | None = None,
-    ) -> None:
-        """Close the open episode.
-
-        ``final_observation`` is the observation after the last step, by name or flat (S,). Without it
-        an episode that did not terminate loses its last step as a start for learning. An episode without
-        steps leaves no trace when it is closed as interrupted or discarded. Raises
-        ReplayError when no episode or an empty one is open, DataError when the observation is malformed.
-        """
-        self._require_usable()
-        first = self._first_row
-        if first is None:
-            raise ReplayError(f"stream {self.name!r}: no episode is open, so none can be closed")
-        where = f"stream {self.name!r}, episode {self.episodes}"
-        if outcome is Outcome.OPEN:
-            raise ReplayError(f"{where}: an episode cannot be closed as open; say how it ended")
-        length = self._floats.count - first
-        if length == 0 and outcome in (Outcome.INTERRUPTED, Outcome.DISCARDED):
-            self._forget_episode()
-            return
-        if length == 0:
-            raise ReplayError(f"{where} has no steps; append at least one, or close it as interrupted")
-        terminated = bool(self._ints[self._ints.count - 1][INT["terminated"]])
-        require_outcome(outcome, outcome_by, terminated, where)
-        if final_observation is not None:
-            after = f"{where}, observation after the last step"
-            state = self._checks.state(final_observation, after)
-            self._checks.require_finite(state, after)
-            self._finals[self.episodes][:] = state
-        row = self._table[self.episodes]
-        row[EPISODE["outcome"]] = outcome
-        row[EPISODE["outcome_by"]] = outcome_by
-        row[EPISODE["has_final"]] = final_observation is not None
-        self._touch_open_episode()
-        self._first_row = None
-        if time.monotonic() - self._commit_time >= self._rule.seconds:
-            self.commit()
-
-    def cancel_episode(self) -> None:
-        """Forget an open episode that has no steps yet; one that has is closed as discarded."""
-        if self._first_row is None:
-            return
-        if self._floats.count > self._first_row:
-            self.close_episode(Outcome.DISCARDED, OutcomeBy.NONE)
-            return
-        self._forget_episode()
-
-    def _forget_episode(self) -> None:
-        self._table.drop_last()
-        self._finals.drop_last()
-        self._first_row = None
-
     def commit(self) -> str:
         """Publish everything appended so far, atomically. Returns the snapshot id.
 
@@ -539,6 +412,11 @@ class StreamWriter:
             oldest = row[EPISODE["version_min"]]
             row[EPISODE["version_min"]] = version if oldest == NO_VERSION else min(oldest, version)
             row[EPISODE["version_max"]] = max(row[EPISODE["version_max"]], version)
+
+    def _forget_episode(self) -> None:
+        self._table.drop_last()
+        self._finals.drop_last()
+        self._first_row = None
 
     def _touch_open_episode(self) -> None:
         last = self._table.count - 1
