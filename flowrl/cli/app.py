@@ -17,7 +17,17 @@ from rich.console import Console
 import flowrl
 from flowrl.errors import EXIT_INTERRUPTED, FlowRLError
 
-COMMANDS = ("show", "doctor")
+COMMANDS = (
+    "demo",
+    "collect",
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "check",
+    "replay",
+    "show",
+    "doctor",
+)
 """Modules with a ``register``, in the order of ``--help``."""
 
 _HELP = (

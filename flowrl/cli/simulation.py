@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from flowrl import seeds
+from flowrl.acting import Actor
 from flowrl.environment import Environment
+from flowrl.evaluation import Evaluation
 from flowrl.learner.config import EnvironmentConfig, RunConfig
 from flowrl.learner.drivers import Simulation
+from flowrl.learner.processes import EvaluatorPool
+from flowrl.learner.progress import Progress, Quiet
+from flowrl.policies.io import load_policy
 from flowrl.replay.schema import Kind, Outcome, OutcomeBy, Source, Step
 from flowrl.replay.writer import StreamWriter
+from flowrl.rollout import Episode, FixedActor, require_environment, rollout
 
 DEMONSTRATIONS = "demonstrations"
 """Name of the stream that scripted demonstrations go to."""
@@ -33,17 +43,17 @@ def simulation(config: RunConfig) -> Simulation:
     )
 
 
-def collect_demonstrations(
-    config: RunConfig, replay: Path, on_episode: Callable[[int, float], None] = lambda done, rate: None
-) -> float:
+def collect_demonstrations(config: RunConfig, replay: Path, progress: Progress | None = None) -> float:
     """Let the task's scripted expert fill the stream ``demonstrations``; returns its success rate.
 
-    Only successful episodes are kept. ``on_episode`` hears how many are done and the rate so far.
+    Only successful episodes are kept.
     """
     from sim import registry
     from sim.experts import collect, expert_for
 
     wanted = config.demonstrations
+    progress = progress or Quiet()
+    progress.phase(f"collecting {wanted.episodes} demonstrations", wanted.episodes)
     env = registry.make(config.environment.name, **config.environment.settings)
     collection = collect(env, expert_for(env.name), wanted.episodes, wanted.noise, wanted.seed)
     with StreamWriter.create(replay, DEMONSTRATIONS, env.interface, Kind.DEMONSTRATION) as writer:
@@ -64,6 +74,48 @@ def collect_demonstrations(
                 )
             outcome = Outcome.SUCCESS if demonstration.success else Outcome.TIMEOUT
             writer.close_episode(outcome, OutcomeBy.ENVIRONMENT, demonstration.observations[-1])
-            on_episode(done, collection.success_rate)
+            progress.advance(done, f"the expert succeeds in {collection.success_rate:.0%} of its attempts")
     env.close()
     return collection.success_rate
+
+
+def collect_with_policy(config: RunConfig, replay: Path, policy: Path, progress: Progress) -> Evaluation:
+    """Roll a policy out into the stream ``policy``, from starts of the collection range."""
+    env = make_environment(config.environment)
+    actor = Actor(load_policy(policy))
+    require_environment(actor, env)
+    count = config.demonstrations.episodes
+    progress.phase(f"collecting {count} episodes of the policy", count)
+    episodes = list[Episode]()
+    with StreamWriter.open_or_create(replay, "policy", env.interface, Kind.POLICY) as writer:
+        while len(episodes) < count:
+            seed = seeds.collection(config.seed, 0, writer.episodes)
+            generator = torch.Generator().manual_seed(seeds.policy_noise(seed))
+            episodes.append(
+                rollout(env, FixedActor(actor, version=0), seed=seed, generator=generator, writer=writer)
+            )
+            progress.advance(len(episodes), f"{sum(e.success for e in episodes)} succeeded")
+    env.close()
+    return Evaluation(actor.rule, tuple(episodes))
+
+
+def evaluate_in_processes(
+    config: RunConfig, actor: Actor, starts: Sequence[int], workers: int, progress: Progress
+) -> Evaluation:
+    """Evaluate an actor from start seeds in parallel processes."""
+    how = simulation(config)
+    progress.phase("evaluating", len(starts))
+    done: list[bool] = []
+
+    def on_episode(episode: Episode) -> None:
+        done.append(episode.success)
+        progress.advance(len(done), f"{sum(done)} of {len(done)} succeeded")
+
+    with tempfile.TemporaryDirectory(prefix="flowrl-") as scratch:
+        pool = EvaluatorPool(how.command, how.description, min(workers, len(starts)), Path(scratch) / "logs")
+        pool.start()
+        try:
+            pool.submit(actor, starts)
+            return pool.wait(on_episode)
+        finally:
+            pool.stop()

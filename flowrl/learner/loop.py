@@ -44,10 +44,9 @@ def create_run(config: RunConfig, root: Path, policy: Path, streams: Sequence[Pa
     Copies, so that the run can be moved and the sources changed. Raises UsageError when a source is
     missing.
     """
-    run = Run.create(config, root)
     base = load_policy(policy)
+    run = Run.create(config, root)
     save_policy(base, run.base, read_description(policy).get("lineage"))
-    run.write_json("spec.json", base.spec.to_json())
     for stream in streams:
         shutil.copytree(stream, run.replay / stream.name, ignore=shutil.ignore_patterns("*.lock"))
     return run
@@ -73,6 +72,7 @@ def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Prog
 
 def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:
     base = load_policy(run.base)
+    run.write_json("spec.json", base.spec.to_json())
     loaded = run.checkpoints.load_latest()
     learner = Learner(run, config, base, None if loaded is None else loaded.step)
     for finding in preflight(base, learner.reader, run.directory):
