@@ -71,7 +71,7 @@ def save_actor(actor: Actor, directory: Path) -> None:
     """Write an actor as a directory with its policy inside. Raises CheckpointError when the disk refuses."""
 
     def write(path: Path) -> None:
-        save_policy(actor.policy, path)
+        save_policy(actor.policy, path, durable=False)
 
     checkpoint.save(directory, actor.state(), extra_dirs={"policy": write})
 

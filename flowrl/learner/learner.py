@@ -151,7 +151,7 @@ class Learner:
         lineage = {"run": self.run.name, "updates": self.updates}
 
         def write(path: Path) -> None:
-            save_policy(policy, path, lineage)
+            save_policy(policy, path, lineage, durable=False)
 
         self.run.checkpoints.save(self.updates, state, extra_dirs={"policy": write})
         self.run.checkpoints.prune(self.config.keep_checkpoints, protect=[0])

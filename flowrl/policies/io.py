@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from flowrl.checkpoint.disk import Disk
 from flowrl.errors import CheckpointError, ConfigError, DataError
 from flowrl.policies.interface import FlowPolicy
 from flowrl.spec import Spec
@@ -56,12 +57,20 @@ def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = No
     return cls(spec, **(settings or {}))
 
 
-def save_policy(policy: FlowPolicy, directory: str | Path, lineage: Mapping[str, Any] | None = None) -> None:
+def save_policy(
+    policy: FlowPolicy,
+    directory: str | Path,
+    lineage: Mapping[str, Any] | None = None,
+    *,
+    durable: bool = True,
+) -> None:
     """Write a policy directory, replacing a policy that is already there.
 
-    ``lineage`` says where the policy comes from (run, step, parents) as JSON values. Raises
-    CheckpointError when the place is taken by something other than a policy.
+    ``lineage`` says where the policy comes from (run, step, parents) as JSON values. ``durable`` waits
+    for the medium; leave it off inside a checkpoint, which syncs all it holds. Raises CheckpointError
+    when the place is taken by something other than a policy, or the disk refuses.
     """
+    disk = Disk(durable)
     target = Path(directory)
     if target.exists() and not (target / POLICY_FILE).is_file():
         raise CheckpointError(
@@ -83,10 +92,15 @@ def save_policy(policy: FlowPolicy, directory: str | Path, lineage: Mapping[str,
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
-        _write(aside / WEIGHTS_FILE, data)
-        _write(aside / POLICY_FILE, text.encode())
-        _flush(aside)
-        _swap(aside, target)
+        disk.write(aside / WEIGHTS_FILE, data)
+        disk.write(aside / POLICY_FILE, text.encode())
+        disk.sync(aside)
+        _swap(aside, target, disk)
+    except OSError as error:
+        raise CheckpointError(
+            f"policy {target} cannot be written ({error.strerror}); what was there before is kept. "
+            "Check permissions and free disk space, then save again"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -178,23 +192,7 @@ def _require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Map
             )
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _swap(aside: Path, target: Path) -> None:
+def _swap(aside: Path, target: Path, disk: Disk) -> None:
     """Rename ``aside`` to ``target``; an old policy is moved away first and removed last."""
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     if target.exists():
@@ -206,7 +204,7 @@ def _swap(aside: Path, target: Path) -> None:
         if old.exists():
             old.rename(target)
         raise
-    _flush(target.parent)
+    disk.sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

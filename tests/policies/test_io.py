@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from flowrl.checkpoint.disk import Disk
 from flowrl.errors import CheckpointError
 from flowrl.policies import FlowPolicy, Observation, create_policy, io, load_policy, save_policy
 from flowrl.policies.io import KINDS, POLICY_FILE, WEIGHTS_FILE
@@ -67,21 +68,21 @@ def test_a_directory_that_is_no_policy_is_not_replaced(spec: Spec, tmp_path: Pat
 def test_a_save_that_fails_leaves_the_old_policy(
     saved: Path, spec: Spec, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, rename = io._write, Path.rename
+    write, rename = Disk.write, Path.rename
 
-    def full_disk(path: Path, data: bytes) -> None:
+    def full_disk(self: Disk, path: Path, data: bytes) -> None:
         if path.name == failing:
             raise OSError(28, os.strerror(28))
-        write(path, data)
+        write(self, path, data)
 
     def refused(self: Path, target: Path) -> Path:
         if failing == "rename" and ".writing-" in self.name:
             raise OSError(5, os.strerror(5))
         return rename(self, target)
 
-    monkeypatch.setattr(io, "_write", full_disk)
+    monkeypatch.setattr(Disk, "write", full_disk)
     monkeypatch.setattr(Path, "rename", refused)
-    with pytest.raises(OSError):
+    with pytest.raises(CheckpointError, match="cannot be written.*free disk space"):
         save_policy(create_policy("flow_mlp", spec, {"width": 8}), saved)
     assert load_policy(saved).config()["width"] == 16
     assert [path.name for path in saved.parent.iterdir()] == ["policy"]
