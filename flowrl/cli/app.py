@@ -24,6 +24,7 @@ COMMANDS = (
     "finetune",
     "evaluate",
     "check",
+    "report",
     "replay",
     "show",
     "doctor",

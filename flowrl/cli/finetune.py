@@ -39,6 +39,7 @@ def finetune(
 
     Stop it with Ctrl-C: everything is saved, and [cyan]--resume RUN[/cyan] goes on from there.
     """
+    from flowrl.cli.demo import filmstrips
     from flowrl.cli.progress import make_progress
     from flowrl.cli.simulation import simulation
     from flowrl.learner.loop import finetune as run_it
@@ -51,7 +52,7 @@ def finetune(
     config = run.config()
     with one_thread(), make_progress() as progress:
         result = run_it(run, config, simulation(config), progress)
-        write_report(run)
+        write_report(run, filmstrips(result, progress))
         progress.say(f"base  {result.base}\ntuned {result.tuned}\nacting rule: {result.tuned.rule}")
         progress.say(f"report: {run.report}\npolicy: {run.policy}")
 

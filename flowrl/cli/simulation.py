@@ -15,11 +15,13 @@ from flowrl.environment import Environment
 from flowrl.evaluation import Evaluation
 from flowrl.learner.config import EnvironmentConfig, RunConfig
 from flowrl.learner.drivers import Simulation
+from flowrl.learner.loop import Result
 from flowrl.learner.processes import EvaluatorPool
 from flowrl.learner.progress import Progress, Quiet
 from flowrl.policies.io import load_policy
 from flowrl.replay.schema import Kind, Outcome, OutcomeBy, Source, Step
 from flowrl.replay.writer import StreamWriter
+from flowrl.report import Filmstrip, choose_start, record
 from flowrl.rollout import Episode, FixedActor, require_environment, rollout
 
 DEMONSTRATIONS = "demonstrations"
@@ -119,3 +121,26 @@ def evaluate_in_processes(
             return pool.wait(on_episode)
         finally:
             pool.stop()
+
+
+def record_strips(result: Result) -> list[Filmstrip]:
+    """Film one start under the base and under the tuned policy, one the base fails if there is one.
+
+    Raises UsageError naming the rendering backend and the remedy when nothing can be drawn.
+    """
+    from sim import registry
+
+    run = result.run
+    config = run.config()
+    seed = choose_start(result.base, result.tuned)
+    if seed is None:
+        return []
+    env = registry.make(config.environment.name, **config.environment.settings)
+    try:
+        policies = {"base policy": run.base, "tuned policy": run.policy}
+        return [
+            record(env.render_frame, env, Actor(load_policy(path)), seed, title=title)
+            for title, path in policies.items()
+        ]
+    finally:
+        env.close()
