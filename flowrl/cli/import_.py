@@ -105,7 +105,7 @@ def import_(
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; nothing of {file.name} was left in {to}. Run it again") from None
     Console().print(render_import(report))
-    Console().print(f"stream {report.stream!r} is in {to}; look at it with: flowrl replay info {to}")
+    typer.echo(f"stream {report.stream!r} is in {to}; look at it with: flowrl replay info {to}")
 
 
 def environment_of(file: Path, wanted: str | None) -> str:

@@ -1,0 +1,1 @@
+"""Importers: demonstrations recorded elsewhere become streams of a replay. docs/import.md explains them."""
