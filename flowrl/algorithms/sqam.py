@@ -196,9 +196,13 @@ class SQAM:
 
     @torch.no_grad()
     def diagnostics(self, batches: Batches) -> dict[str, float]:
-        """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
+        """How far the policy has moved from its base, and how straight its flow is; draws one batch.
+
+        The noise is the same every time and not the learner's: logging must not change training.
+        """
+        generator = torch.Generator().manual_seed(0)
         context = self.fast.encode(batches.batch().observation)
-        noise = torch.randn(len(context), self.fast.flat_size, generator=self.generator).to(self.fast.device)
+        noise = torch.randn(len(context), self.fast.flat_size, generator=generator).to(self.fast.device)
         endpoint, bend = flow_curvature(self.fast.velocity, context, noise, self.fast.flow_steps)
         base = self.slow_target.sample(context, noise)
         saturated = (endpoint.abs() > 1).float().mean(dim=0).view(self.fast.chunk.length, -1)

@@ -31,7 +31,7 @@ def path_kl_at_the_optimum(gradient: Tensor, dual_effective: float, steps: int, 
     best = (shift - slope / curvature).detach()
     rest = adjoint_matching_loss(best, adjoint, squared_scale, dual_effective, ROWS)
     assert float(rest) < 1e-6 * float(loss.detach())
-    return path_kl(best, squared_scale, 1 / steps, ROWS, chunk)
+    return float(path_kl(best, squared_scale, 1 / steps, ROWS, chunk))
 
 
 def gradient_of_norm(norm: float) -> Tensor:

@@ -225,3 +225,17 @@ def test_bridge_states_follow_the_flow_steps_unless_set() -> None:
         sqam.actor_loss = spy  # type: ignore[method-assign]
         train(sqam, 1)
     assert seen == [3, 7]
+
+
+def test_diagnostics_change_nothing_that_training_depends_on() -> None:
+    sqam = learner()
+    train(sqam, 2)
+    before = deepcopy(sqam.state_dict())
+    info = sqam.diagnostics(FixedBatches(make))
+    assert equal(before, sqam.state_dict())
+    assert info["actor/endpoint_shift"] > 0
+    assert info == sqam.diagnostics(FixedBatches(make))
+
+
+def test_untrained_policy_has_not_moved_from_its_base() -> None:
+    assert learner().diagnostics(FixedBatches(make))["actor/endpoint_shift"] < 1e-6
