@@ -9,6 +9,10 @@ EXIT_RESUMABLE = 75
 EXIT_INTERRUPTED = 130
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: the run saves and ends as after Ctrl-C, but says that it can be resumed."""
+
+
 class FlowRLError(Exception):
     """A failure with a remedy. The command line prints its message without a traceback.
 
@@ -58,6 +62,12 @@ class CheckpointError(FlowRLError):
 
 class NonFiniteLoss(FlowRLError):
     """A loss or gradient became NaN or infinite. The last good checkpoint is kept."""
+
+
+class Stopped(FlowRLError):
+    """The system asked the run to stop (SIGTERM); everything was saved and it can be resumed."""
+
+    exit_code = EXIT_RESUMABLE
 
 
 class Interrupted(FlowRLError):

@@ -7,15 +7,18 @@ module imports at its top only what is cheap, and everything heavy inside the co
 
 from __future__ import annotations
 
+import signal
 import sys
+import warnings
 from importlib import import_module
-from typing import Annotated, NoReturn
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 import flowrl
-from flowrl.errors import EXIT_INTERRUPTED, FlowRLError
+from flowrl.errors import EXIT_INTERRUPTED, EXIT_RESUMABLE, FlowRLError, Terminated
 
 COMMANDS = (
     "demo",
@@ -74,13 +77,15 @@ def build() -> typer.Typer:
 
 def main() -> NoReturn:
     """Run the command line and end the process with a documented exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    warnings.formatwarning = _one_line
     try:
         build()()
     except FlowRLError as error:
         print_error(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+    except KeyboardInterrupt as error:
+        sys.exit(EXIT_RESUMABLE if isinstance(error, Terminated) else EXIT_INTERRUPTED)
     sys.exit(0)
 
 
@@ -89,6 +94,14 @@ def print_error(error: FlowRLError) -> None:
     console = Console(stderr=True)
     console.print("[bold red]error:[/bold red] ", end="")
     console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"warning: {message}\n"
 
 
 def _version(wanted: bool) -> None:

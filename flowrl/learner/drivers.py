@@ -298,7 +298,9 @@ class Asynchronous(_Base):
 
     def _publish(self, actor: Actor) -> None:
         version = (self.run.weights.latest() or 0) + 1
-        self.run.weights.publish(version, lambda path: save_policy(actor.policy, path, durable=False), actor.state())
+        self.run.weights.publish(
+            version, lambda path: save_policy(actor.policy, path, durable=False), actor.state()
+        )
 
     def _settings(self, index: int, simulation: Simulation) -> Path:
         path = self.run.logs / f"worker-{index}.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowrl import seeds as seed_plan
 from flowrl.acting import Actor
-from flowrl.errors import Interrupted, NonFiniteLoss
+from flowrl.errors import Interrupted, NonFiniteLoss, Stopped, Terminated
 from flowrl.evaluation import Evaluation
 from flowrl.learner.config import AsynchronousConfig, InterleavedConfig, RunConfig
 from flowrl.learner.drivers import Asynchronous, Driver, Interleaved, Simulation
@@ -98,7 +98,8 @@ def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Pro
     except KeyboardInterrupt as error:
         if learner.updates:
             learner.save(driver.state())
-        raise Interrupted(
+        kind = Stopped if isinstance(error, Terminated) else Interrupted
+        raise kind(
             f"stopped after update {learner.updates:,}; everything is saved. "
             f"Go on with: flowrl finetune --resume {run.directory}"
         ) from error

@@ -41,11 +41,12 @@ SETTINGS = {
 
 
 def settings(**changes: object) -> RunConfig:
-    """The small configuration with top-level sections replaced or merged."""
+    """The small configuration with sections merged; a driver replaces the former one."""
     merged: dict[str, object] = {**SETTINGS}
     for key, value in changes.items():
         before = merged.get(key)
-        merged[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+        both = isinstance(before, dict) and isinstance(value, dict) and key != "driver"
+        merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
     return load(RunConfig, merged)
 
 

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.errors import DataError, Interrupted, NonFiniteLoss, SpecMismatch
+from flowrl.errors import (
+    EXIT_RESUMABLE,
+    DataError,
+    Interrupted,
+    NonFiniteLoss,
+    SpecMismatch,
+    Stopped,
+    Terminated,
+)
 from flowrl.learner.config import RunConfig
 from flowrl.learner.drivers import Interleaved, Simulation
 from flowrl.learner.learner import Learner
@@ -67,6 +75,18 @@ def test_resume_after_an_interruption_equals_an_uninterrupted_run(
     for key in ("algorithm", "sampler", "driver"):
         drop_snapshot(whole_state[key]), drop_snapshot(halted_state[key])
         assert_equal(whole_state[key], halted_state[key], key)
+
+
+def test_a_terminated_run_is_saved_and_says_that_it_can_be_resumed(
+    new_run: MakeRun, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings()
+    run = new_run(config)
+    interrupt_at(monkeypatch, 12, Terminated)
+    with pytest.raises(Stopped) as caught:
+        finetune(run, config, simulation)
+    assert caught.value.exit_code == EXIT_RESUMABLE
+    assert run.checkpoints.latest() == 12
 
 
 def test_resume_after_a_kill_repeats_what_came_after_the_checkpoint(
