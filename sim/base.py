@@ -41,6 +41,9 @@ class SimEnv(gymnasium.Env[Observations, Action]):
     # Frames are made on request, so a renderer costs nothing until the first one.
     render_mode = "rgb_array"
 
+    # The wrapped package's own environment, for what the interface does not cover.
+    simulator: Any
+
     def __init__(self, name: str, interface: Spec, max_steps: int, shadows: bool = False) -> None:
         if max_steps < 1:
             raise UsageError(f"{name}: max_steps is {max_steps}; it must be at least 1")

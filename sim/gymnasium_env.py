@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from flowrl.errors import MissingExtra
 from flowrl.spec import ActionSpec, Feature, Spec
 from sim.base import Action, Observations, SimEnv
+from sim.rendering import backend_off, import_mujoco
 
 STATE = "observation.state"
 ENVIRONMENT_STATE = "observation.environment_state"
@@ -35,7 +36,7 @@ class GymnasiumEnv(SimEnv):
         self, name: str, simulator: Any, interface: Spec, max_steps: int, shadows: bool = False
     ) -> None:
         super().__init__(name, interface, max_steps, shadows)
-        self.simulator = simulator
+        self.simulator: Any = simulator
         self._last: Any = None
         self._solved = False
 
@@ -103,6 +104,7 @@ class Fetch(GymnasiumEnv):
     default_camera = "external_camera_0"
 
     def __init__(self, name: str, module: str, class_name: str, max_steps: int, shadows: bool) -> None:
+        import_mujoco()
         fetch = import_simulator(module, "gymnasium_robotics")
         with quiet():
             simulator = getattr(fetch, class_name)(reward_type="sparse")
@@ -161,7 +163,7 @@ def import_simulator(module: str, package: str) -> ModuleType:
     Raises MissingExtra when the package is not installed.
     """
     try:
-        with quiet():
+        with quiet(), backend_off():
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name == package:

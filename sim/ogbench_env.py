@@ -14,6 +14,7 @@ from typing import Any
 from flowrl.errors import UsageError
 from flowrl.spec import ActionSpec, Feature, Spec
 from sim.gymnasium_env import ENVIRONMENT_STATE, STATE, GymnasiumEnv, axis_names, import_simulator, quiet
+from sim.rendering import backend_off, import_mujoco
 
 _ROBOT = {
     "joint_pos": 6,
@@ -102,12 +103,13 @@ def drawer_and_window() -> dict[str, int]:
 
 
 def _build(ogbench_name: str, task_id: int) -> Any:
+    import_mujoco()
     import_simulator("ogbench.manipspace", "ogbench")
     gymnasium = import_simulator("gymnasium", "gymnasium")
     suffix = f"task{task_id}-" if task_id else ""
     # "post" judges success on the state after the step; OGBench's default is one step late.
     identity = f"{ogbench_name}-singletask-{suffix}v0"
-    with quiet():
+    with quiet(), backend_off():
         simulator = gymnasium.make(identity, success_timing="post", disable_env_checker=True).unwrapped
         simulator.reset(seed=0)
     return simulator

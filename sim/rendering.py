@@ -18,7 +18,8 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -91,6 +92,20 @@ def choose_backend() -> str:
             return backend
         failures.append(f"rendering backend {backend!r} does not work ({reason}); {REMEDIES[backend]}")
     raise UsageError("\n".join(failures))
+
+
+@contextmanager
+def backend_off() -> Generator[None]:
+    """Set ``MUJOCO_GL`` to off for a block, for packages that load a backend while they are imported."""
+    before = os.environ.get("MUJOCO_GL")
+    os.environ["MUJOCO_GL"] = "disable"
+    try:
+        yield
+    finally:
+        # Not only undoing the line above: robosuite forces egl, which would decide for every child.
+        os.environ.pop("MUJOCO_GL")
+        if before is not None:
+            os.environ["MUJOCO_GL"] = before
 
 
 class Renderer:
@@ -248,15 +263,8 @@ def _context_class(backend: str) -> Any:
 
 
 def _import_mujoco_without_backend() -> Any:
-    before = os.environ.get("MUJOCO_GL")
-    os.environ["MUJOCO_GL"] = "disable"
-    try:
+    with backend_off():
         return importlib.import_module("mujoco")
-    finally:
-        if before is None:
-            del os.environ["MUJOCO_GL"]
-        else:
-            os.environ["MUJOCO_GL"] = before
 
 
 def _close_open_renderers() -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 from flowrl.errors import DataError, MissingExtra, UsageError
 from flowrl.spec import ActionSpec, Feature, Spec
 from sim.base import Action, Observations, SimEnv
-from sim.rendering import import_mujoco
+from sim.rendering import backend_off, import_mujoco
 
 CONTROL_HZ = 20
 SUBSTEPS = 25
@@ -241,7 +240,8 @@ def _build(task: RobosuiteTask) -> Any:
         "hard_reset": False,
         "lite_physics": True,
     }
-    if "seed" in inspect.signature(suite.environments.base.MujocoEnv.__init__).parameters:
+    # robosuite 1.5.1 has no seed; there, and in what 1.5.2 forgot, numpy's global generator decides.
+    if "seed" in inspect.signature(suite.environments.manipulation.lift.Lift.__init__).parameters:
         settings["seed"] = MODEL_SEED
     with _numpy_seeded(MODEL_SEED):
         simulator = suite.make(task.robosuite_name, **settings)
@@ -268,9 +268,8 @@ def import_robosuite() -> Any:
     import_mujoco()
     logger = logging.getLogger("robosuite_logs")
     logger.addFilter(_not_import_noise)
-    backend = os.environ.get("MUJOCO_GL")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), backend_off():
             warnings.simplefilter("ignore", SyntaxWarning)
             import robosuite  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
@@ -278,8 +277,6 @@ def import_robosuite() -> Any:
             raise MissingExtra("robosuite", "sim") from error
         raise
     finally:
-        # robosuite forces MUJOCO_GL=egl on Linux, which would decide for every later process.
-        _restore_variable("MUJOCO_GL", backend)
         logger.removeFilter(_not_import_noise)
     logger.setLevel(logging.WARNING)
     return robosuite
@@ -287,13 +284,6 @@ def import_robosuite() -> Any:
 
 def _not_import_noise(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_IMPORT_NOISE)
-
-
-def _restore_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 def _seed_generator(generator: np.random.Generator | None, seed: int) -> None:

@@ -121,7 +121,7 @@ class CanExpert(PhasedExpert):
 
     def phases(self, env: SimEnv) -> Sequence[Phase]:
         """Seven phases; the bin's place is read from the environment."""
-        simulator: Any = getattr(env, "simulator")  # noqa: B009 - SimEnv itself has none
+        simulator = env.simulator
         bin_place = np.asarray(simulator.target_bin_placements[simulator.object_id], np.float64)
         return (
             Phase(_over_object(0.1), _OPEN, lambda view: _reached(view, _over_object(0.1), 0.015, 0.04)),
@@ -151,7 +151,7 @@ class SquareExpert(PhasedExpert):
 
     def phases(self, env: SimEnv) -> Sequence[Phase]:
         """Seven phases; the peg's place is read from the environment."""
-        simulator: Any = getattr(env, "simulator")  # noqa: B009 - SimEnv itself has none
+        simulator = env.simulator
         peg = np.array(simulator.sim.data.body_xpos[simulator.peg1_body_id], np.float64)
 
         def nut_over_peg(height: Callable[[View], float]) -> Callable[[View], Vector]:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +149,7 @@ def test_an_episode_is_truncated_at_the_step_limit() -> None:
 def test_a_success_ends_the_episode_with_reward_one() -> None:
     env = make("pusht")
     env.reset(seed=0)
-    simulator: Any = getattr(env, "simulator")  # noqa: B009
+    simulator = env.simulator
     # The angle first: setting it moves the block's origin, because it turns about the centre of mass.
     simulator.block.angle = float(simulator.goal_pose[2])
     simulator.block.position = tuple(float(value) for value in simulator.goal_pose[:2])
