@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
-from flowrl.algorithms.sqam import SQAMConfig
 from flowrl.evaluation import Evaluation
 from flowrl.report.data import Curve, Findings
+from flowrl.report.panels import Panel, panels
 from flowrl.report.svg import color, drawing, to_svg
 
 _COLORS = ("tuned", "base", "c3", "c4", "c5")
@@ -27,22 +27,6 @@ class Figure:
     svg: Markup
 
 
-@dataclass(frozen=True)
-class Panel:
-    """What one metric figure shows. ``limits`` are horizontal lines by label; ``band`` is a metric
-    whose value is drawn as a half width around the first line.
-    """
-
-    name: str
-    title: str
-    caption: str
-    lines: Sequence[tuple[str, str]]
-    band: tuple[str, str] | None = None
-    limits: Sequence[tuple[str, float]] = field(default_factory=tuple[tuple[str, float], ...])
-    logarithmic: bool = False
-    percent: bool = False
-
-
 def learning_curves(found: Findings) -> list[Figure]:
     """Success while training against environment steps and against seconds; none without metrics."""
     collected = found.curve("collect/recent_success", "run/online_steps")
@@ -55,90 +39,6 @@ def metric_figures(found: Findings) -> list[Figure]:
     """A figure for every panel of which at least one metric was logged."""
     figures = (_draw_panel(found, panel) for panel in panels(found))
     return [figure for figure in figures if figure is not None]
-
-
-def panels(found: Findings) -> list[Panel]:
-    """The panels; with SQAM the dual variable and the budget it holds are drawn with their limits."""
-    algorithm = found.config.algorithm
-    dual_limits: list[tuple[str, float]] = []
-    budget: list[tuple[str, float]] = []
-    if isinstance(algorithm, SQAMConfig):
-        budget = [(f"budget {algorithm.kl_budget:g}", algorithm.kl_budget)]
-        # A far limit would only flatten the curve.
-        highest = max(found.curve("dual/lambda").y, default=0.0)
-        limits = (("lowest", algorithm.dual_low), ("highest", algorithm.dual_high))
-        dual_limits = [(f"{k} allowed {v:g}", v) for k, v in limits if k == "lowest" or highest > v / 3]
-    return [
-        Panel(
-            "values",
-            "Critic's values",
-            "Mean Q at replayed actions (data), at the policy's actions, and the TD target; the band is one "
-            "standard deviation over the critic's heads. The policy's far above the data's is a critic that "
-            "dreams.",
-            [("critic/q_data", "data"), ("critic/q_policy", "policy"), ("critic/q_target", "target")],
-            band=("critic/head_std", "heads ± 1 std"),
-        ),
-        Panel(
-            "gap",
-            "Value gap",
-            "Q at the policy's action minus Q at the replayed one: what the value penalty holds down.",
-            [("critic/value_gap", "policy - data")],
-            limits=[("no gap", 0.0)],
-        ),
-        Panel(
-            "kl",
-            "Path KL to the base",
-            "How far the policy's flow has moved, per action of the chunk, and the budget it may spend.",
-            [("dual/path_kl", "per update"), ("dual/path_kl_average", "moving average")],
-            limits=budget,
-        ),
-        Panel(
-            "dual",
-            "Dual variable λ",
-            "The price of moving away from the base. It rises while the path KL is over its budget; pinned at "
-            "a limit it no longer holds the budget.",
-            [("dual/lambda", "λ")],
-            limits=dual_limits,
-        ),
-        Panel(
-            "shift",
-            "Where the flow changed",
-            "Squared distance of the policy's velocity from its base's, in the early, middle and late third of "
-            "flow time.",
-            [
-                ("actor/shift_early", "early"),
-                ("actor/shift_middle", "middle"),
-                ("actor/shift_late", "late"),
-            ],
-        ),
-        Panel(
-            "endpoint",
-            "Endpoint shift and curvature",
-            "Distance between the policy's and its base's actions from the same noise, and how bent the flow "
-            "is (0 is straight).",
-            [("actor/endpoint_shift", "endpoint shift"), ("actor/flow_curvature", "flow curvature")],
-        ),
-        Panel(
-            "saturation",
-            "Saturated actions",
-            "Share of the policy's action entries beyond the bounds: all dimensions, and the worst one.",
-            [("actor/saturated", "all"), ("actor/saturated_worst_dimension", "worst dimension")],
-            percent=True,
-        ),
-        Panel(
-            "gradients",
-            "Gradient norms",
-            "Before clipping, by network.",
-            [
-                ("critic/gradient_norm", "critic"),
-                ("fast/gradient_norm", "policy"),
-                ("slow/gradient_norm", "slow base"),
-                ("actor/gradient_norm", "actor"),
-                ("policy/gradient_norm", "cloned policy"),
-            ],
-            logarithmic=True,
-        ),
-    ]
 
 
 def _against_steps(found: Findings, collected: Curve) -> Figure:
@@ -218,7 +118,7 @@ def _in_words(found: Findings) -> str:
 
 
 def _draw_panel(found: Findings, panel: Panel) -> Figure | None:
-    lines = [(found.curve(metric), label) for metric, label in panel.lines]
+    lines = [(_updates(found.curve(metric)), label) for metric, label in panel.lines]
     drawn = [(curve, label) for curve, label in lines if curve]
     if not drawn:
         return None
@@ -232,6 +132,11 @@ def _draw_panel(found: Findings, panel: Panel) -> Figure | None:
             axes.axhline(value, color=color("muted"), linestyle=(0, (2, 2)), linewidth=1.1, label=label)
         if panel.logarithmic:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+            low, high = axes.get_ylim()
+            axes.yaxis.set_minor_formatter(
+                FuncFormatter(_two_and_five) if high < 30 * low else NullFormatter()
+            )
         if panel.percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xlabel("updates")
@@ -241,10 +146,27 @@ def _draw_panel(found: Findings, panel: Panel) -> Figure | None:
     return Figure(panel.title, panel.caption, svg)
 
 
+def _updates(curve: Curve) -> Curve:
+    """The rows of training: not the warm-up's, and not a last interval too short for a mean."""
+    keep = curve.x > 0
+    if keep.sum() > 2 and curve.x[-1] - curve.x[-2] < 0.5 * float(np.median(np.diff(curve.x[keep]))):
+        keep[-1] = False
+    return Curve(curve.x[keep], curve.y[keep])
+
+
+def _plain(value: float, position: int | None = None) -> str:
+    return f"{value:g}"
+
+
+def _two_and_five(value: float, position: int | None = None) -> str:
+    """Labels between the powers of ten, where a logarithmic axis spans about one."""
+    return _plain(value) if f"{value:e}"[0] in "25" else ""
+
+
 def _band(axes: Axes, found: Findings, panel: Panel) -> None:
     assert panel.band is not None
     metric, label = panel.band
-    centre, half = found.curve(panel.lines[0][0]), found.curve(metric)
+    centre, half = _updates(found.curve(panel.lines[0][0])), _updates(found.curve(metric))
     if centre and len(centre.x) == len(half.x):
         low, high = centre.y - half.y, centre.y + half.y
         axes.fill_between(centre.x, low, high, color=color("tuned"), alpha=0.18, linewidth=0, label=label)

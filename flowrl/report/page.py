@@ -163,12 +163,15 @@ def _facts(found: Findings) -> list[Fact]:
         steps = updates = seconds = None
     changed = result.get("weights_changed")
     facts = [
-        Fact("Environment steps", _count(steps)),
-        Fact("Steps of warm-up", _count(found.warm_up_steps if found.metrics or result else None)),
-        Fact("Updates", _count(updates)),
-        Fact("Critic-only updates of warm-up", f"{config.warm_up.updates:,} asked for"),
+        Fact("Environment steps after the warm-up", _count(steps)),
+        Fact(
+            "Environment steps of the warm-up",
+            _count(found.warm_up_steps if found.metrics or result else None),
+        ),
+        Fact("Updates of the policy", _count(updates)),
+        Fact("Critic-only updates in the warm-up", f"{config.warm_up.updates:,} asked for"),
         Fact("Training time", _seconds(seconds)),
-        Fact("Before training: base evaluation, warm-up", _seconds(found.before_training_s)),
+        Fact("Base evaluation and warm-up", _seconds(found.before_training_s)),
         Fact("Driver", config.driver.kind),
         Fact("Seed of the run", str(config.seed)),
         Fact("Weights changed", "unknown" if changed is None else "yes" if changed else "no"),

@@ -52,9 +52,8 @@ def paired_sentence(paired: Paired) -> str:
     changed = paired.fixed + paired.broken
     if not changed:
         return f"Of {len(paired.pairs)} common starts none changed its outcome."
-    starts = "start" if paired.fixed == 1 else "starts"
     return (
-        f"Of {len(paired.pairs)} common starts, {paired.fixed} {starts} turned from failure to success and "
+        f"Of {len(paired.pairs)} common starts, {paired.fixed} turned from failure to success and "
         f"{paired.broken} back. Exact McNemar test of “neither policy is better”: {probability(paired.p_value)}."
     )
 
