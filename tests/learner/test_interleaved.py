@@ -145,7 +145,7 @@ def test_an_observation_that_is_not_finite_is_named_and_nothing_is_lost(
     config = settings(warm_up={"env_steps": 200})
     run = new_run(config)
     sick = Simulation(lambda: ReachEnv(poison_after=250), simulation.command, simulation.description)
-    with pytest.raises(DataError, match="worker-0.*episode"):
+    with pytest.raises(DataError, match=r"worker-0.*episode"):
         finetune(run, config, sick)
     assert verify(run.replay).ok
 
@@ -159,7 +159,7 @@ def test_a_policy_for_another_environment_is_refused_by_name(
         )
 
     config = settings()
-    with pytest.raises(SpecMismatch, match="settings.simulator"):
+    with pytest.raises(SpecMismatch, match=r"settings\.simulator"):
         finetune(new_run(config), config, Simulation(Other, (), simulation.description))
 
 
