@@ -127,7 +127,9 @@ class RichProgress(_Phases):
         self._spinner = Spinner("dots", style="cyan")
         self._rates: list[float] = []
         self._episodes = 0
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=6, transient=True)
+        self._live = Live(
+            console=console, get_renderable=self.renderable, refresh_per_second=6, transient=True
+        )
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -163,7 +165,8 @@ class RichProgress(_Phases):
             line.append(f"  {self.note}", style="dim")
         self._console.print(line)
 
-    def _render(self) -> RenderableType:
+    def renderable(self) -> RenderableType:
+        """The live display as it is now."""
         if not self.name:
             return Text("")
         parts: list[RenderableType] = [self._bar()]
