@@ -83,15 +83,14 @@ class _Content:
 
     @property
     def episode_of_row(self) -> NDArray[np.int64]:
-        return np.repeat(np.arange(len(self.table)), np.maximum(self.table[:, EPISODE["length"]], 0))[
-            : len(self.integers)
-        ]
+        """By first rows alone, so that it is defined for a table whose lengths contradict them."""
+        starts = self.table[:, EPISODE["first_row"]]
+        found = np.searchsorted(starts, np.arange(len(self.integers)), side="right") - 1
+        return np.maximum(found, 0)
 
     @property
     def step_of_row(self) -> NDArray[np.int64]:
-        lengths = np.maximum(self.table[:, EPISODE["length"]], 0)
-        starts = np.cumsum(lengths) - lengths
-        return np.arange(len(self.integers)) - starts[self.episode_of_row]
+        return np.arange(len(self.integers)) - self.table[self.episode_of_row, EPISODE["first_row"]]
 
     def column(self, name: str) -> NDArray[np.int64]:
         return self.integers[:, INT[name]]
