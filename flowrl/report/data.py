@@ -14,6 +14,7 @@ from flowrl.evaluation import Evaluation
 from flowrl.learner.config import RunConfig
 from flowrl.learner.metrics import read_metrics
 from flowrl.learner.run import Run
+from flowrl.policies.io import read_description
 from flowrl.report.comparison import Control
 
 Column = NDArray[np.float64]
@@ -51,19 +52,22 @@ class Findings:
     controls: tuple[Control, ...]
     result: Mapping[str, Any]
     environment: Mapping[str, Any]
+    lineage: Mapping[str, Any]
+    """Where the base comes from."""
     metrics: Mapping[str, Column]
 
     @classmethod
     def read(cls, run: Run) -> Findings:
-        """Read a run directory. Raises ConfigError when its configuration is damaged."""
+        """Read a run directory. Raises ConfigError or CheckpointError for damaged files."""
         result = run.read_json("result.json")
         base, tuned = (
             Evaluation.from_json(result[name]) if name in result else None for name in ("base", "tuned")
         )
         controls = tuple(Control.from_json(*item) for item in result.get("controls", {}).items())
         environment = run.read_json("spec.json").get("settings") or {}
+        lineage = read_description(run.base)["lineage"] if run.base.is_dir() else {}
         metrics = read_metrics(run.metrics)
-        return cls(run, run.config(), base, tuned, controls, result, environment, metrics)
+        return cls(run, run.config(), base, tuned, controls, result, environment, lineage, metrics)
 
     def curve(self, name: str, x: str = "step", scale_x: float = 1.0) -> Curve:
         """A metric against another column, where both are numbers; empty when it was never logged."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def report_context(run: Run) -> dict[str, Any]:
         "strips": [(strip, _data_uri(strip.png)) for strip in stored(run)],
         "facts": _facts(found),
         "shares": _shares(found),
+        "lineage": {key: _plain(value) for key, value in found.lineage.items()},
         "deviations": found.result.get("deviations"),
         "caveats": words.caveats(found),
         "signs": words.signs(found),
@@ -190,6 +191,15 @@ def _shares(found: Findings) -> list[tuple[str, str, str]]:
         (name, words.percent(asked.get(name, 0.0)), words.percent(came[name]) if name in came else "unknown")
         for name in names
     ]
+
+
+def _plain(value: Any) -> str:
+    """A JSON value without its punctuation."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} ({inner})" for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(inner) for inner in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _count(number: float | None) -> str:

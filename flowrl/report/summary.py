@@ -90,8 +90,8 @@ def write_summary(runs: Sequence[Run], path: Path) -> Path:
 
 
 def _plot(rows: Sequence[SeedRow]) -> Markup:
-    height = 1.0 + 0.42 * len(rows)
-    with drawing(6.4, height) as (figure, axes):
+    height = 1.0 + 0.36 * len(rows)
+    with drawing(4.8, height) as (figure, axes):
         positions = range(len(rows))
         for y, row in zip(positions, rows, strict=True):
             axes.plot([row.base.success_rate, row.tuned.success_rate], [y, y], color=color("grid"), lw=5)

@@ -23,13 +23,6 @@ def test_mcnemar_equals_the_binomial_tail(fixed: int, broken: int, expected: flo
     assert mcnemar_exact(fixed, broken) == pytest.approx(expected, rel=1e-12)
 
 
-def test_mcnemar_equals_scipys_binomial_test() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    for fixed, broken in ((12, 3), (4, 7), (30, 14)):
-        expected = stats.binomtest(fixed, fixed + broken, 0.5).pvalue
-        assert mcnemar_exact(fixed, broken) == pytest.approx(expected, rel=1e-9)
-
-
 def test_pairing_matches_starts_by_seed_and_leaves_out_the_uncommon() -> None:
     before = evaluation([True, False, False, True])
     after = Evaluation(

@@ -10,8 +10,11 @@ import pytest
 
 from flowrl.errors import UsageError
 from flowrl.learner.config import RunConfig
+from flowrl.policies.io import save_policy
+from flowrl.policies.mlp import FlowMLP
 from flowrl.report import Filmstrip, write_report, write_summary
 from flowrl.report.data import Findings, changed_settings
+from tests.helpers import identity_spec
 from tests.report.builders import empty_run, finished_run, log, rate
 
 VOID = {"meta", "img", "br", "wbr", "link", "input", "hr"}
@@ -179,6 +182,15 @@ def test_the_time_before_training_is_read_off_the_metrics(tmp_path: Path) -> Non
     found = Findings.read(finished_run(tmp_path))
     assert found.before_training_s == pytest.approx(20.0)
     assert found.warm_up_steps == 2600
+
+
+def test_the_report_says_where_the_base_comes_from(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    lineage = {"trained_on": {"demonstrations": "demonstration"}, "steps": 2000, "seed": 7}
+    save_policy(FlowMLP(identity_spec(2, 1, 3), width=8, depth=1), run.base, lineage)
+    page = Page(write_report(run))
+    assert "demonstrations (demonstration)" in page.plain
+    assert "2,000" in page.plain
 
 
 def test_strips_are_kept_so_that_the_report_can_be_built_again(tmp_path: Path) -> None:
