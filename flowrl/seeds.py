@@ -2,10 +2,10 @@
 
 | range | use |
 |---|---|
-| 0 .. 99,999 | demonstrations |
 | 100,000 .. 199,999 | periodic evaluation while training |
 | 200,000 .. 299,999 | the reported evaluation, before and after |
-| 1,000,000 .. | collection: 10,000,000 per run seed, 100,000 per worker |
+| 1,000,000 .. 1,000,999,999 | collection: 10,000,000 per run seed, 100,000 per worker |
+| 2^30 .. 2^31 - 1 | scripted demonstrations (`sim.experts`) |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVALUATION_RANGE = 100_000
 _COLLECTION = 1_000_000
 _PER_RUN = 10_000_000
 _PER_WORKER = 100_000
-_RUNS = 200
+_RUNS = 100
 
 
 def reported(episodes: int, offset: int = 0) -> list[int]:
@@ -32,7 +32,7 @@ def periodic(episodes: int) -> list[int]:
 
 
 def collection(run_seed: int, worker: int, episode: int) -> int:
-    """The start seed of one collected episode, below 2^31."""
+    """The start seed of one collected episode, below 2^30."""
     inside = (worker * _PER_WORKER + episode) % _PER_RUN
     return _COLLECTION + (run_seed % _RUNS) * _PER_RUN + inside
 

@@ -20,12 +20,15 @@ from sim.scripted import CanExpert, LiftExpert, SquareExpert
 
 # Half the range of reset seeds: small seeds, such as evaluations use, never meet a demonstration's.
 _FIRST_SEED, _LAST_SEED = 2**30, 2**31 - 1
-# Noise of each action dimension relative to the translation's: x y z, rx ry rz, gripper.
-_NOISE_SHAPE = np.array([1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.0])
 
 
 class Expert(Protocol):
     """A scripted solution of one task."""
+
+    @property
+    def noise_shape(self) -> NDArray[np.float64]:
+        """Injected noise of each action dimension (A,), relative to the ``noise`` asked for."""
+        ...
 
     def reset(self, env: SimEnv) -> None:
         """Forget the last episode; called after ``env.reset``."""
@@ -124,7 +127,7 @@ def run_expert(
     observations, actions, rewards = [observation], list[Action](), list[float]()
     terminated = truncated = False
     while not (terminated or truncated):
-        disturbance = noise * _NOISE_SHAPE * generator.standard_normal(_NOISE_SHAPE.size)
+        disturbance = noise * expert.noise_shape * generator.standard_normal(low.size)
         action = np.clip(expert.act(observation) + disturbance, low, high).astype(np.float32)
         observation, reward, terminated, truncated, _info = env.step(action)
         observations.append(observation)

@@ -64,6 +64,9 @@ class Phase:
 class PhasedExpert:
     """Follows the phases that a subclass lists; the last one lasts until the episode ends."""
 
+    noise_shape = np.array([1.0, 1.0, 1.0, 0.3, 0.3, 0.3, 0.0])
+    """Injected noise per action dimension: x y z, a part of it for rotation, none for the gripper."""
+
     # Where the object's position and quaternion (xyzw) start in the environment state.
     object_offset = 0
 

@@ -31,7 +31,7 @@ def finetune(
         str | None, typer.Option(help="Go on with a run: its name, its directory or a file inside it.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Collecting processes; above 0 runs asynchronously.")
+        int | None, typer.Option(help="Collecting processes; 0 interleaves in this process.", min=0)
     ] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
@@ -81,7 +81,10 @@ def _fresh(
             "finetune needs a recipe and a policy: flowrl finetune lift_sqam --policy policies/lift "
             "--replay replays/lift (make them with flowrl collect and flowrl pretrain)"
         )
-    more = [] if workers is None else ["driver.kind=asynchronous", f"driver.workers={workers}"]
+    more: list[str] = []
+    if workers is not None:
+        asynchronous = ["driver.kind=asynchronous", f"driver.workers={workers}"]
+        more = asynchronous if workers else ["driver.kind=interleaved"]
     config = load_config(recipe, [*(overrides or []), *more])
     existing(policy, "policy", "make one with: flowrl pretrain")
     streams: list[Path] = []

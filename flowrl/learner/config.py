@@ -147,6 +147,12 @@ class AsynchronousConfig:
     publish_every: int = 20
     """Updates between two publications of the weights; the replay is refreshed at the same rate."""
 
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.publish_every < 1:
+            raise ValueError("workers and publish_every must be at least 1")
+        if not 0 <= self.updates_per_step_low < self.updates_per_step_high:
+            raise ValueError("updates_per_step_low must be at least 0 and below updates_per_step_high")
+
 
 @configclass
 class BudgetConfig:
@@ -158,6 +164,14 @@ class BudgetConfig:
     """Updates."""
     wall_s: float | None = None
     """Seconds of training; a resumed run keeps its clock."""
+
+    def __post_init__(self) -> None:
+        limits = {"env_steps": self.env_steps, "updates": self.updates, "wall_s": self.wall_s}
+        if all(limit is None for limit in limits.values()):
+            raise ValueError("training would never end: set env_steps, updates or wall_s")
+        for name, limit in limits.items():
+            if limit is not None and not limit > 0:
+                raise ValueError(f"{name} is {limit}; it must be positive, or null for no limit")
 
 
 @configclass

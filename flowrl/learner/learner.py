@@ -49,7 +49,7 @@ class Learner:
         self.warm_up_updates = 0
         self.warm_up_steps = 0
         self.seconds = 0.0
-        self._resumed_at = time.monotonic()
+        self._resumed_at: float | None = None
 
     # Experience
 
@@ -108,7 +108,11 @@ class Learner:
     @property
     def training_seconds(self) -> float:
         """Seconds of training so far, over all sessions of the run."""
-        return self.seconds + time.monotonic() - self._resumed_at
+        return self.seconds + (0.0 if self._resumed_at is None else time.monotonic() - self._resumed_at)
+
+    def stop_clock(self) -> None:
+        """Training is over: what follows is not counted."""
+        self.seconds, self._resumed_at = self.training_seconds, None
 
     def log(self) -> None:
         """Write the averaged metrics since the last log, the counters and the training success."""
@@ -121,7 +125,8 @@ class Learner:
             "collect/recent_success": success,
             "collect/recent_episodes": float(episodes),
         }
-        self.metrics.set({**counters, **self.algorithm.diagnostics(self.sampler)})
+        with self.sampler.apart(self.updates) as batches:
+            self.metrics.set({**counters, **self.algorithm.diagnostics(batches)})
         self.metrics.log(self.updates)
 
     # Acting

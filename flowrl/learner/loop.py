@@ -90,17 +90,21 @@ def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Pro
             driver.restore(learner.restore(loaded))
             progress.say(f"resumed at update {learner.updates:,}, {learner.steps:,} steps")
         driver.train()
+        learner.stop_clock()
         learner.save(driver.state())
         learner.log()
         save_policy(learner.actor("evaluate").policy, run.policy, _lineage(run, learner))
         after = _evaluate_once(run, "tuned", learner.actor("evaluate"), driver, config, progress)
         return _finish(run, learner, before, after)
     except KeyboardInterrupt as error:
-        if learner.updates:
+        saved = "everything is saved"
+        if run.checkpoints.latest() is not None:
             learner.save(driver.state())
+        else:
+            saved = "what was collected is kept, the warm-up of the critics starts again"
         kind = Stopped if isinstance(error, Terminated) else Interrupted
         raise kind(
-            f"stopped after update {learner.updates:,}; everything is saved. "
+            f"stopped after update {learner.updates:,}; {saved}. "
             f"Go on with: flowrl finetune --resume {run.directory}"
         ) from error
     except NonFiniteLoss as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import shutil
 import subprocess
 import threading
 import time
@@ -197,6 +198,7 @@ class EvaluatorPool:
         if len(question.episodes) < len(question.seeds):
             return None
         self._pending = None
+        shutil.rmtree(question.directory, ignore_errors=True)
         return Evaluation(question.rule, tuple(question.episodes[seed] for seed in question.seeds))
 
     def wait(self, on_episode: Callable[[Episode], None] = lambda episode: None) -> Evaluation:

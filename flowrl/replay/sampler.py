@@ -7,10 +7,10 @@ its fraction of the batch, exactly where that is whole and on average otherwise.
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.chunks import ChunkRule, Chunks, EndRule, cut
 from flowrl.replay.growable import Growable
 from flowrl.replay.reader import ReplayReader
-from flowrl.replay.schema import EPISODE, Floats, Ints, Outcome, Source
+from flowrl.replay.schema import EPISODE, Array, Floats, Ints, Outcome, Source
 
 SOURCES = ("all", "demonstrations", "online", "policy", "interventions", "successes")
 STREAM_PREFIX = "stream:"
@@ -79,6 +79,27 @@ class SamplerConfig:
         return ChunkRule(self.chunk, self.discount, self.end_rule, self.reward_scale, self.reward_shift)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A mix, ready to be drawn: the start rows of its sources one after another, and each one's part.
+
+    ``edges`` are the cumulative rows that the sources give to a batch. Where all are whole, every batch
+    has the same ``counts``, and ``slots`` holds where each of its rows is drawn from.
+    """
+
+    names: list[str]
+    edges: Array
+    starts: Ints
+    low: Ints
+    size: Ints
+    counts: Ints | None = None
+    slots: tuple[Ints, Ints] | None = None
+
+    def spread(self, counts: Ints) -> tuple[Ints, Ints]:
+        """For each row of a batch, where its source begins in ``starts`` and how many rows it has."""
+        return np.repeat(self.low, counts), np.repeat(self.size, counts)
+
+
 class ChunkSampler:
     """Batches of chunks from a `ReplayReader`; implements `flowrl.algorithms.interface.Batches`.
 
@@ -91,7 +112,7 @@ class ChunkSampler:
         self._random = np.random.default_rng(seed)
         self._episodes = 0
         self._drawn: dict[str, int] = {}
-        self._plans: dict[str | None, tuple[list[str], list[float], list[Ints]]] = {}
+        self._plans: dict[str | None, _Plan] = {}
         # Per row: running rewards, mask, valid, success; and next row, place in the actions, source.
         self._returns = Growable((3 * config.chunk + 1,), np.float32)
         self._links = Growable((3,), np.int64)
@@ -121,6 +142,16 @@ class ChunkSampler:
         """The fractions in force now, after the share of still empty sources went to the others."""
         self._update()
         return self._effective(self._mix(source))
+
+    @contextmanager
+    def apart(self, seed: int) -> Generator[Self]:
+        """Batches drawn inside leave the sequence of training batches and its counts as they are."""
+        kept = self.state_dict()
+        self._random = np.random.default_rng(seed)
+        try:
+            yield self
+        finally:
+            self.load_state_dict(kept)
 
     @property
     def drawn(self) -> dict[str, int]:
@@ -170,26 +201,32 @@ class ChunkSampler:
 
     def _draw(self, source: str | None) -> Ints:
         """Start rows of one batch, grouped by source."""
-        names, edges, rows = self._plan(source)
-        size = self.config.batch_size
-        # One random offset rounds all fractions together: the total is exact, each share right on average.
-        offset = self._random.random() if len(names) > 1 else 0.0
-        parts: list[Ints] = []
-        done = 0
-        for name, edge, starts in zip(names, edges, rows, strict=True):
-            stop = min(size, math.floor(edge + offset)) if edge < size else size
-            uniform = self._random.random(stop - done)
-            parts.append(starts.take((uniform * len(starts)).astype(np.int64)))
-            self._drawn[name] = self._drawn.get(name, 0) + stop - done
-            done = stop
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        plan = self._plan(source)
+        counts = plan.counts
+        if counts is None:
+            # One random offset rounds all fractions together: the total is exact, each share right on
+            # average.
+            edges = np.floor(plan.edges + self._random.random())
+            edges[-1] = self.config.batch_size
+            counts = np.diff(edges, prepend=0.0).astype(np.int64)
+        for name, count in zip(plan.names, counts.tolist(), strict=True):
+            self._drawn[name] = self._drawn.get(name, 0) + count
+        low, size = plan.slots if plan.slots is not None else plan.spread(counts)
+        uniform = self._random.random(self.config.batch_size)
+        return plan.starts.take((uniform * size).astype(np.int64) + low)
 
-    def _plan(self, source: str | None) -> tuple[list[str], list[float], list[Ints]]:
-        """The sources of a mix, the cumulative rows each gives to a batch, and their start rows."""
+    def _plan(self, source: str | None) -> _Plan:
+        """How a mix is drawn until new episodes arrive."""
         if source not in self._plans:
             shares = self._effective(self._mix(source))
+            rows = [self._rows_of(name) for name in shares]
             edges = np.round(np.cumsum(list(shares.values())) * self.config.batch_size, 9)
-            self._plans[source] = (list(shares), edges.tolist(), [self._rows_of(name) for name in shares])
+            sizes = np.array([len(starts) for starts in rows], np.int64)
+            plan = _Plan(list(shares), edges, np.concatenate(rows), np.cumsum(sizes) - sizes, sizes)
+            if (edges == np.round(edges)).all():
+                counts = np.diff(edges, prepend=0.0).astype(np.int64)
+                plan = replace(plan, counts=counts, slots=plan.spread(counts))
+            self._plans[source] = plan
         return self._plans[source]
 
     def _gather(self, rows: Ints) -> ChunkBatch:
@@ -198,7 +235,7 @@ class ChunkSampler:
         after = links[:, 0]
         # Negative numbers count final observations; clipping lets one gather serve all other rows.
         following = state.take(after, axis=0, mode="clip")
-        ends = np.flatnonzero(after < 0)
+        ends = (after < 0).nonzero()[0]
         if len(ends):
             following[ends] = self.reader.final.take(-after[ends] - 1, axis=0)
         returns = torch.from_numpy(self._returns.view.take(rows, axis=0))
