@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import platform
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from flowrl.errors import NonFiniteLoss
-from flowrl.training import adam, clipped_step, polyak_
+from flowrl.training import adam, clipped_step, keep_freed_memory, polyak_
 
 
 def two_networks() -> dict[str, nn.Module]:
@@ -101,3 +102,8 @@ def test_a_non_finite_gradient_under_a_finite_loss_names_its_network() -> None:
         clipped_step(optimiser, loss, 1.0)
     after = [p for n in networks.values() for p in n.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_glibc_takes_the_memory_setting() -> None:
+    assert keep_freed_memory()
