@@ -87,13 +87,14 @@ class DemonstrationFile:
     def names(self) -> list[str]:
         """The demonstrations by number: ``demo_2`` before ``demo_10``."""
         with self._reading(self.path.name):
-            found = [str(name) for name in self._data if isinstance(self._data.get(str(name)), h5py.Group)]
+            found = [key for key in _keys(self._data) if isinstance(_child(self._data, key), h5py.Group)]
         return sorted(found, key=_natural)
 
     def selected(self, filter_key: str) -> list[str]:
         """The demonstrations that a list under ``mask`` names. Raises UsageError naming the lists there are."""
-        masks = self._file.get("mask")
-        known = sorted(masks) if isinstance(masks, h5py.Group) else []
+        with self._reading(f"{self.path.name}: mask"):
+            masks = _child(self._file, "mask")
+            known = sorted(_keys(masks)) if isinstance(masks, h5py.Group) else []
         if not isinstance(masks, h5py.Group) or filter_key not in known:
             raise UsageError(
                 f"{self.path.name} has no filter key {filter_key!r}; it has {', '.join(known) or 'none'}"
@@ -111,8 +112,9 @@ class DemonstrationFile:
     def keys(self, name: str) -> tuple[list[str], list[str]]:
         """The datasets of a demonstration, and the keys of its ``obs``."""
         group = self._group(name)
-        obs = group.get("obs")
-        return sorted(group), sorted(obs) if isinstance(obs, h5py.Group) else []
+        with self._reading(self._where(name)):
+            obs = _child(group, "obs")
+            return sorted(_keys(group)), sorted(_keys(obs)) if isinstance(obs, h5py.Group) else []
 
     def ignored(self, names: Sequence[str]) -> dict[str, int]:
         """Datasets beside those that are read, with the number of demonstrations that have them."""
@@ -167,22 +169,26 @@ class DemonstrationFile:
         return f"{self.path.name}, {name}"
 
     def _data_group(self) -> h5py.Group:
-        data = self._file.get("data")
-        if isinstance(data, h5py.Group) and any(isinstance(data.get(k), h5py.Group) for k in data):
-            return data
+        data = _child(self._file, "data")
+        if isinstance(data, h5py.Group):
+            members = [_child(data, key) for key in _keys(data)]
+            if any(isinstance(member, h5py.Group) for member in members):
+                return data
         raise UsageError(
             f"{self.path.name} is an HDF5 file without demonstrations under 'data'; it holds "
             f"{', '.join(self._file) or 'nothing'}. {_supported()}"
         )
 
     def _is_robomimic(self) -> bool:
-        return "env_args" in self._data.attrs or any(
-            isinstance(each, h5py.Group) and "obs" in each for each in self._data.values()
-        )
+        # Never iterate `values()` or `items()` of a damaged group: these generators hold h5py's global
+        # lock while they are suspended, and one that an exception keeps alive is never released.
+        groups = [_child(self._data, key) for key in _keys(self._data)]
+        has_observations = [isinstance(group, h5py.Group) and "obs" in group for group in groups]
+        return "env_args" in self._data.attrs or any(has_observations)
 
     def _dataset(self, group: h5py.Group, key: str, where: str) -> h5py.Dataset:
         with self._reading(f"{where}: dataset {key!r}"):
-            found = group.get(key)
+            found = _child(group, key)
         if not isinstance(found, h5py.Dataset):
             raise DataError(
                 f"{where} has no dataset {key!r}; it holds {', '.join(group) or 'nothing'}. "
@@ -209,10 +215,12 @@ class DemonstrationFile:
     def _observations(self, group: h5py.Group, key: str, length: int, where: str) -> dict[str, Array]:
         """The low-dimensional arrays (T, D) of an observation group; images are left where they are."""
         found: dict[str, Array] = {}
-        observations = group.get(key)
-        if not isinstance(observations, h5py.Group):
-            return found
-        for name, dataset in observations.items():
+        with self._reading(f"{where}: {key}"):
+            observations = _child(group, key)
+            if not isinstance(observations, h5py.Group):
+                return found
+            children = {name: _child(observations, name) for name in _keys(observations)}
+        for name, dataset in children.items():
             if isinstance(dataset, h5py.Dataset) and dataset.ndim <= 2:
                 values = self._numbers(observations, name, f"{where}: {key}")
                 if len(values) != length:
@@ -245,6 +253,15 @@ def _require_hdf5(path: Path) -> None:
 
 def _supported() -> str:
     return "Supported are: " + "; ".join(SUPPORTED)
+
+
+def _keys(group: h5py.Group) -> list[str]:
+    return [str(key) for key in group]
+
+
+def _child(group: h5py.Group, key: str) -> h5py.Group | h5py.Dataset | h5py.Datatype | None:
+    """A member of a group, None where there is none. Unlike ``get``, a damaged member is an error."""
+    return group[key] if key in _keys(group) else None
 
 
 def _damaged(where: str, error: BaseException) -> DataError:
