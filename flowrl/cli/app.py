@@ -23,6 +23,7 @@ from flowrl.errors import EXIT_INTERRUPTED, EXIT_RESUMABLE, FlowRLError, Termina
 COMMANDS = (
     "demo",
     "collect",
+    "import_",
     "pretrain",
     "finetune",
     "evaluate",
@@ -32,7 +33,7 @@ COMMANDS = (
     "show",
     "doctor",
 )
-"""Modules with a ``register``, in the order of ``--help``."""
+"""Modules with a ``register``, in the order of ``--help``; one named like a keyword ends in ``_``."""
 
 _HELP = (
     "Fine-tune flow, diffusion and VLA robot policies with off-policy reinforcement learning.\n\n"

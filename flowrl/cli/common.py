@@ -58,11 +58,17 @@ def existing(path: Path, what: str, remedy: str) -> Path:
 
 @contextmanager
 def one_thread() -> Generator[None]:
-    """Run torch on one thread unless OMP_NUM_THREADS says otherwise: on a small machine more is slower."""
+    """Run torch on one thread unless OMP_NUM_THREADS says otherwise: on a small machine more is slower.
+
+    The process also keeps memory it frees, which is faster for a learner.
+    """
     import os
 
     import torch
 
+    from flowrl.training import keep_freed_memory
+
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:

@@ -8,29 +8,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flowrl import activations
+from flowrl.activations import Activation
+
 
 class CriticEnsemble(nn.Module):
     """M independent critics ``Q_m(features, action chunk)`` with stacked weights.
 
-    Every hidden layer is linear, GELU (tanh form), LayerNorm over its width (arXiv 2610.10437, code).
+    Every hidden layer is linear, activation, LayerNorm over its width (arXiv 2610.10437, code).
 
     Args:
         input_size: F + D, features and flat chunk concatenated.
         heads: M.
         width, depth: hidden layers.
+        activation: of the hidden layers; the authors' is GELU in its tanh form.
         layer_norm: normalise after each hidden layer, with a learned gain and bias per head.
     """
 
     def __init__(
-        self, input_size: int, *, heads: int = 10, width: int = 512, depth: int = 4, layer_norm: bool = True
+        self,
+        input_size: int,
+        *,
+        heads: int = 10,
+        width: int = 512,
+        depth: int = 4,
+        layer_norm: bool = True,
+        activation: Activation = "gelu_tanh",
     ) -> None:
         super().__init__()
-        self._config = {
+        self._activate = activations.function(activation)
+        self._config: dict[str, int | bool | str] = {
             "input_size": input_size,
             "heads": heads,
             "width": width,
             "depth": depth,
             "layer_norm": layer_norm,
+            "activation": activation,
         }
         sizes = [input_size, *[width] * depth, 1]
         self.heads = heads
@@ -40,7 +53,7 @@ class CriticEnsemble(nn.Module):
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(heads, 1, width)) for _ in range(hidden))
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(heads, 1, width)) for _ in range(hidden))
 
-    def config(self) -> dict[str, int | bool]:
+    def config(self) -> dict[str, int | bool | str]:
         """Constructor arguments, as JSON values."""
         return dict(self._config)
 
@@ -49,7 +62,7 @@ class CriticEnsemble(nn.Module):
         x = torch.cat([features, action], dim=-1).unsqueeze(0).expand(self.heads, -1, -1)
         last = len(self.weights) - 1
         for layer in range(last):
-            x = F.gelu(torch.baddbmm(self.biases[layer], x, self.weights[layer]), approximate="tanh")
+            x = self._activate(torch.baddbmm(self.biases[layer], x, self.weights[layer]))
             if self.gains:
                 x = F.layer_norm(x, x.shape[-1:], eps=1e-6)
                 x = torch.addcmul(self.shifts[layer], x, self.gains[layer])

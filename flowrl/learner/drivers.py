@@ -134,12 +134,13 @@ class Interleaved(_Base):
         self.driver = driver
         self.env = simulation.make()
         # Whole episodes only: a resumed run then collects exactly what an uninterrupted one would have.
-        rule = CommitRule(seconds=0.0, rows=2**31, open_seconds=math.inf, compact_every=0)
+        rule = CommitRule(seconds=0.0, rows=2**31, open_seconds=math.inf)
         interface = self.env.interface
         self.writer = StreamWriter.open_or_create(
             learner.run.replay, "worker-0", interface, Kind.POLICY, rule
         )
         self.owed = 0.0
+        self._pinned: list[str] = []
 
     def evaluate(self, actor: Actor, start_seeds: Sequence[int], on_episode: OnEpisode) -> Evaluation:
         """Evaluate in this process."""
@@ -180,8 +181,13 @@ class Interleaved(_Base):
         self.owed = state["owed"]
 
     def state(self) -> dict[str, Any]:
-        """Updates owed and the snapshot of the stream."""
-        return {"owed": self.owed, "snapshot": self.writer.snapshot_id}
+        """Updates owed and the snapshot of the stream, pinned for as long as its checkpoint may be kept."""
+        snapshot = self.writer.pin()
+        self._pinned = [pinned for pinned in self._pinned if pinned != snapshot] + [snapshot]
+        for pinned in self._pinned[1 : -(self.config.keep_checkpoints + 1)]:
+            self.writer.unpin(pinned)
+            self._pinned.remove(pinned)
+        return {"owed": self.owed, "snapshot": snapshot}
 
     def close(self) -> None:
         """Close the stream and the environment."""

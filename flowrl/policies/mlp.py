@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flowrl.activations import Activation
 from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.networks import TimeEmbedding, TimeEmbeddingKind, mlp
 from flowrl.policies.observation import Observation
@@ -14,13 +15,14 @@ from flowrl.spec import Spec
 
 
 class FlowMLP(FlowPolicy):
-    """``velocity = MLP(concat(s, x, embed(t)))`` on the normalised state, GELU in its tanh form.
+    """``velocity = MLP(concat(s, x, embed(t)))`` on the normalised state.
 
     Args:
         spec: with chunking and normalisation.
         width: units of a hidden layer.
         depth: number of hidden layers.
         time_embedding: see `flowrl.policies.networks.TimeEmbeddingKind`.
+        activation: of the hidden layers; the authors' is GELU in its tanh form.
         layer_norm: LayerNorm after the activation of each hidden layer.
         zero_init_last: start from the zero velocity.
         flow_steps: K, Euler steps of `sample`.
@@ -39,6 +41,7 @@ class FlowMLP(FlowPolicy):
         width: int = 256,
         depth: int = 3,
         time_embedding: TimeEmbeddingKind = "fourier",
+        activation: Activation = "gelu_tanh",
         layer_norm: bool = False,
         zero_init_last: bool = False,
         flow_steps: int = 10,
@@ -48,6 +51,7 @@ class FlowMLP(FlowPolicy):
             "width": width,
             "depth": depth,
             "time_embedding": time_embedding,
+            "activation": activation,
             "layer_norm": layer_norm,
             "zero_init_last": zero_init_last,
         }
@@ -57,6 +61,7 @@ class FlowMLP(FlowPolicy):
             width,
             depth,
             self.flat_size,
+            activation=activation,
             layer_norm=layer_norm,
             zero_init_last=zero_init_last,
         )

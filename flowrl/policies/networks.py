@@ -8,6 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from flowrl import activations
+from flowrl.activations import Activation
 from flowrl.errors import ConfigError
 
 TimeEmbeddingKind = Literal["scalar", "fourier", "sinusoidal"]
@@ -56,14 +58,15 @@ def mlp(
     *,
     layer_norm: bool = False,
     zero_init_last: bool = False,
+    activation: Activation = "gelu_tanh",
 ) -> nn.Sequential:
-    """``depth`` hidden layers of ``width`` with GELU (tanh form), LayerNorm after each if asked."""
+    """``depth`` hidden layers of ``width`` with their activation, LayerNorm after each if asked."""
     if width < 1 or depth < 1:
         raise ConfigError(f"an MLP needs width and depth of at least 1, got width {width} and depth {depth}")
     layers: list[nn.Module] = []
     size = inputs
     for _ in range(depth):
-        layers += [nn.Linear(size, width), nn.GELU(approximate="tanh")]
+        layers += [nn.Linear(size, width), activations.module(activation)]
         if layer_norm:
             layers.append(nn.LayerNorm(width, eps=LAYER_NORM_EPSILON))
         size = width

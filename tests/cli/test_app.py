@@ -64,7 +64,9 @@ def invoke(*arguments: str) -> tuple[int, str]:
 def test_help_speaks_the_vocabulary_and_lists_the_commands() -> None:
     code, output = invoke("--help")
     assert code == 0
-    for word in ("recipe", "run", "replay", "policy", "75 stopped but resumable", *application.COMMANDS):
+    for word in ("recipe", "run", "replay", "policy", "75 stopped but resumable"):
+        assert re.search(rf"\b{word}\b", output), word
+    for word in (command.rstrip("_") for command in application.COMMANDS):
         assert re.search(rf"\b{word}\b", output), word
 
 

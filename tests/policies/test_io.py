@@ -82,7 +82,7 @@ def test_a_save_that_fails_leaves_the_old_policy(
 
     monkeypatch.setattr(Disk, "write", full_disk)
     monkeypatch.setattr(Path, "rename", refused)
-    with pytest.raises(CheckpointError, match="cannot be written.*free disk space"):
+    with pytest.raises(CheckpointError, match=r"cannot be written.*free disk space"):
         save_policy(create_policy("flow_mlp", spec, {"width": 8}), saved)
     assert load_policy(saved).config()["width"] == 16
     assert [path.name for path in saved.parent.iterdir()] == ["policy"]
