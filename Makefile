@@ -16,10 +16,10 @@ demo: .venv/.demo ## a robot arm learns to lift: clone 5 demonstrations, then fi
 	.venv/bin/flowrl demo --seeds $(SEEDS)
 
 test: .venv/.dev lint types ## lint, type check and every test
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 test-fast: .venv/.dev ## the tests that take seconds
-	.venv/bin/python -m pytest -m "not slow"
+	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: .venv/.dev ## ruff, lint and format
 	.venv/bin/ruff check .

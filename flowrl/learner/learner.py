@@ -42,7 +42,7 @@ class Learner:
         self.run, self.config, self.policy = run, config, policy
         self.reader = ReplayReader(run.replay, spec=policy.spec.interface())
         self.algorithm = make_algorithm(config.algorithm, policy, config.seed)
-        self.sampler = ChunkSampler(self.reader, sampler_config(config, policy), config.seed)
+        self.sampler = self._new_sampler()
         sinks = [JsonlSink(run.metrics, resume_step), TensorBoardSink(run.tensorboard, resume_step)]
         self.metrics = Metrics(sinks)
         self.updates = 0
@@ -50,6 +50,9 @@ class Learner:
         self.warm_up_steps = 0
         self.seconds = 0.0
         self._resumed_at: float | None = None
+
+    def _new_sampler(self) -> ChunkSampler:
+        return ChunkSampler(self.reader, sampler_config(self.config, self.policy), self.config.seed)
 
     # Experience
 
@@ -165,6 +168,8 @@ class Learner:
         """Continue from a checkpoint; returns the driver's state."""
         state = loaded.state
         self.reader.load_state_dict(state["replay"])
+        # The first one has cut the episodes that came after the checkpoint, too.
+        self.sampler = self._new_sampler()
         self.algorithm.load_state_dict(state["algorithm"])
         self.sampler.load_state_dict(state["sampler"])
         counters = state["counters"]

@@ -16,6 +16,8 @@ from sim.registry import make
 
 
 class Idle:
+    noise_shape = expert_for("lift").noise_shape
+
     def reset(self, env: SimEnv) -> None:
         self.resets = getattr(self, "resets", 0) + 1
 
