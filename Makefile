@@ -4,6 +4,7 @@ SHELL := /bin/bash
 export OMP_NUM_THREADS ?= 1
 export PYTHONUNBUFFERED := 1
 SEEDS ?= 1
+ARGS ?=
 COMPILE := .venv/bin/uv pip compile --python-version 3.12 --generate-hashes --no-header --no-emit-index-url \
 	--override requirements/overrides.txt --constraint requirements/pins.in
 
@@ -13,7 +14,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/.demo ## a robot arm learns to lift: clone 5 demonstrations, then fine-tune (about 6 minutes)
-	.venv/bin/flowrl demo --seeds $(SEEDS)
+	.venv/bin/flowrl demo --seeds $(SEEDS) $(ARGS)
 
 test: .venv/.dev lint types ## lint, type check and every test
 	.venv/bin/python -m pytest -n 2 --dist worksteal

@@ -49,7 +49,7 @@ class Actor:
     @torch.no_grad()
     def act(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Raw action chunks (B, H, A) for B raw observations."""
-        context = self.policy.encode(observation).interleave(self.best_of)
+        context = self.policy.encode(observation.to(self.policy.device)).interleave(self.best_of)
         shape = (len(context), self.policy.flat_size)
         noise = torch.zeros(shape) if self.zero_noise else torch.randn(shape, generator=generator)
         action = self.policy.sample(context, noise.to(self.policy.device)).clamp(-1, 1)

@@ -206,6 +206,8 @@ class RunConfig:
     """First part of the run directory's name."""
     seed: int = 0
     """Seed of the algorithm, the sampler and the collected episodes."""
+    device: str = "cpu"
+    """Where the networks learn: cpu, cuda, cuda:1, or auto. Workers act on the CPU."""
     environment: EnvironmentConfig = EnvironmentConfig()
     """The task that is learned."""
     demonstrations: DemonstrationConfig = DemonstrationConfig()

@@ -151,10 +151,12 @@ class Interleaved(_Base):
         learner, target = self.learner, self.config.warm_up
         self.progress.phase("collecting with the base policy", target.env_steps)
         while learner.online_steps < target.env_steps:
+            learner.stop.check()
             self._collect(base)
             self.progress.advance(learner.online_steps)
         self.progress.phase("warming up the critic", target.updates)
         while learner.warm_up_updates < target.updates:
+            learner.stop.check()
             learner.warm_up_step()
             self.progress.advance(learner.warm_up_updates)
 
@@ -162,6 +164,7 @@ class Interleaved(_Base):
         """Collect and train until the budget is spent."""
         self.progress.phase("fine-tuning", 1.0)
         while self.spent() < 1:
+            self.learner.stop.check()
             if self.owed < 1:
                 self.owed += self.driver.updates_per_step * self._collect(self.learner.actor("collect"))
                 self.report()
@@ -235,6 +238,7 @@ class Asynchronous(_Base):
         self._allow(2 * target.env_steps)
         self.progress.phase("warming up the critic on the base policy's episodes", target.updates)
         while learner.warm_up_updates < target.updates or learner.online_steps < target.env_steps:
+            learner.stop.check()
             if learner.warm_up_updates % self.driver.publish_every == 0 or not learner.online_steps:
                 self._look_around()
             if learner.online_steps and learner.warm_up_updates < target.updates:
@@ -251,6 +255,7 @@ class Asynchronous(_Base):
         self._publish(learner.actor("collect"))
         self.collectors.start()
         while self.spent() < 1:
+            self.learner.stop.check()
             if not self.limiter.may_update(learner.updates, learner.steps):
                 time.sleep(0.01)
                 self._look_around()

@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from flowrl.acting import Actor
 from flowrl.algorithms.factory import make_algorithm
+from flowrl.algorithms.interface import Batches
 from flowrl.checkpoint import Loaded
 from flowrl.errors import NonFiniteLoss
 from flowrl.learner.config import RunConfig
 from flowrl.learner.metrics import JsonlSink, Metrics, TensorBoardSink
 from flowrl.learner.run import Run
+from flowrl.learner.stop import StopRequest
 from flowrl.policies.interface import FlowPolicy
 from flowrl.policies.io import save_policy
+from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
 from flowrl.replay.schema import EPISODE, Outcome
@@ -49,7 +53,16 @@ class Learner:
         self.warm_up_updates = 0
         self.warm_up_steps = 0
         self.seconds = 0.0
+        self.stop = StopRequest()
+        self.training = False
+        """Whether there is anything to save: set by the end of the warm-up or by a resume."""
         self._resumed_at: float | None = None
+
+    @property
+    def batches(self) -> Batches:
+        """Where the algorithm gets its batches, on its own device."""
+        device = self.policy.device
+        return self.sampler if device.type == "cpu" else _OnDevice(self.sampler, device)
 
     def _new_sampler(self) -> ChunkSampler:
         return ChunkSampler(self.reader, sampler_config(self.config, self.policy), self.config.seed)
@@ -86,7 +99,7 @@ class Learner:
 
     def warm_up_step(self) -> None:
         """One update of the critics alone."""
-        info = self.algorithm.warm_up(self.sampler)
+        info = self.algorithm.warm_up(self.batches)
         self.warm_up_updates += 1
         self.metrics.add({f"warm_up/{name}": value for name, value in info.items()})
         if self.warm_up_updates % self.config.log_every == 0:
@@ -94,13 +107,14 @@ class Learner:
 
     def start_training(self) -> None:
         """The warm-up is over: steps, updates and seconds count from here."""
+        self.training = True
         self.warm_up_steps = self.online_steps
         self._resumed_at = time.monotonic()
 
     def step(self) -> None:
         """One update; logs at the configured rate. Raises NonFiniteLoss naming the update."""
         try:
-            info = self.algorithm.update(self.sampler)
+            info = self.algorithm.update(self.batches)
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"update {self.updates + 1}: {error}") from error
         self.updates += 1
@@ -128,8 +142,8 @@ class Learner:
             "collect/recent_success": success,
             "collect/recent_episodes": float(episodes),
         }
-        with self.sampler.apart(self.updates) as batches:
-            self.metrics.set({**counters, **self.algorithm.diagnostics(batches)})
+        with self.sampler.apart(self.updates):
+            self.metrics.set({**counters, **self.algorithm.diagnostics(self.batches)})
         self.metrics.log(self.updates)
 
     # Acting
@@ -179,11 +193,22 @@ class Learner:
         self.seconds = counters["seconds"]
         self._resumed_at = time.monotonic()
         self.metrics.load_state_dict(state["metrics"])
+        self.training = True
         return state["driver"]
 
     def close(self) -> None:
         """Flush the metrics."""
         self.metrics.close()
+
+
+class _OnDevice:
+    """Batches moved to the device of the networks."""
+
+    def __init__(self, batches: Batches, device: torch.device) -> None:
+        self._batches, self._device = batches, device
+
+    def batch(self, source: str | None = None) -> ChunkBatch:
+        return self._batches.batch(source).to(self._device)
 
 
 def sampler_config(config: RunConfig, policy: FlowPolicy) -> SamplerConfig:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flowrl import seeds as seed_plan
 from flowrl.acting import Actor
-from flowrl.errors import Interrupted, NonFiniteLoss, Stopped, Terminated
+from flowrl.checkpoint import Loaded
+from flowrl.errors import Interrupted, NonFiniteLoss, Stopped, Terminated, UsageError
 from flowrl.evaluation import Evaluation
 from flowrl.learner.config import AsynchronousConfig, InterleavedConfig, RunConfig
 from flowrl.learner.drivers import Asynchronous, Driver, Interleaved, Simulation
@@ -20,6 +23,7 @@ from flowrl.learner.preflight import preflight
 from flowrl.learner.progress import Progress, Quiet
 from flowrl.learner.run import Run
 from flowrl.policies.io import load_policy, read_description, save_policy
+from flowrl.rollout import Episode
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +75,7 @@ def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Prog
 
 
 def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:
-    base = load_policy(run.base)
+    base = load_policy(run.base, resolve_device(config.device))
     run.write_json("spec.json", base.spec.to_json())
     loaded = run.checkpoints.load_latest()
     learner = Learner(run, config, base, None if loaded is None else loaded.step)
@@ -81,26 +85,13 @@ def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Pro
             progress.say(f"preflight: {finding.name}: {finding.message}")
     driver = make_driver(learner, progress, config, simulation)
     try:
-        before = _evaluate_once(run, "base", Actor(base), driver, config, progress)
-        if loaded is None:
-            driver.warm_up(Actor(base))
-            learner.start_training()
-            learner.save(driver.state())
-        else:
-            driver.restore(learner.restore(loaded))
-            progress.say(f"resumed at update {learner.updates:,}, {learner.steps:,} steps")
-        driver.train()
-        learner.stop_clock()
-        learner.save(driver.state())
-        learner.log()
-        save_policy(learner.actor("evaluate").policy, run.policy, _lineage(run, learner))
-        after = _evaluate_once(run, "tuned", learner.actor("evaluate"), driver, config, progress)
-        return _finish(run, learner, before, after)
+        with learner.stop:
+            return _phases(learner, driver, loaded, progress)
     except KeyboardInterrupt as error:
         saved = "everything is saved"
-        if run.checkpoints.latest() is not None:
+        if learner.training:
             learner.save(driver.state())
-        else:
+        elif loaded is None:
             saved = "what was collected is kept, the warm-up of the critics starts again"
         kind = Stopped if isinstance(error, Terminated) else Interrupted
         raise kind(
@@ -118,6 +109,39 @@ def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Pro
         learner.close()
 
 
+def _phases(learner: Learner, driver: Driver, loaded: Loaded | None, progress: Progress) -> Result:
+    """Base evaluation, warm-up or resume, training, final evaluation."""
+    run, base = learner.run, Actor(learner.policy)
+    before = _evaluate_once(learner, "base", base, driver, progress)
+    if loaded is None:
+        driver.warm_up(base)
+        learner.start_training()
+        learner.save(driver.state())
+    else:
+        driver.restore(learner.restore(loaded))
+        progress.say(f"resumed at update {learner.updates:,}, {learner.steps:,} steps")
+    driver.train()
+    learner.stop_clock()
+    learner.save(driver.state())
+    learner.log()
+    save_policy(learner.actor("evaluate").policy, run.policy, _lineage(run, learner))
+    if run.read_json("result.json").get("updates") != learner.updates:
+        _forget(run, "tuned")
+    after = _evaluate_once(learner, "tuned", learner.actor("evaluate"), driver, progress)
+    return _finish(run, learner, before, after)
+
+
+def resolve_device(name: str) -> str:
+    """The device a configuration means: ``auto`` is CUDA when there is one.
+
+    Raises UsageError when CUDA is asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if name.startswith("cuda") and not available:
+        raise UsageError(f"device {name!r}: torch finds no CUDA device; use device=cpu, or see flowrl doctor")
+    return ("cuda" if available else "cpu") if name == "auto" else name
+
+
 def make_driver(learner: Learner, progress: Progress, config: RunConfig, simulation: Simulation) -> Driver:
     """The driver that the configuration names."""
     match config.driver:
@@ -128,25 +152,34 @@ def make_driver(learner: Learner, progress: Progress, config: RunConfig, simulat
 
 
 def _evaluate_once(
-    run: Run, name: str, actor: Actor, driver: Driver, config: RunConfig, progress: Progress
+    learner: Learner, name: str, actor: Actor, driver: Driver, progress: Progress
 ) -> Evaluation:
     """The reported evaluation of ``name``; read from the result file when an earlier session made it."""
+    run = learner.run
     result = run.read_json("result.json")
     if name in result:
         return Evaluation.from_json(result[name])
-    answer = measure(driver, actor, config, progress, f"evaluating the {name} policy")
+    answer = _measure(learner, name, actor, driver, progress)
     run.write_json("result.json", {**result, name: answer.to_json()})
     progress.say(f"{name}: {answer}, {answer.rule}")
     return answer
 
 
-def measure(driver: Driver, actor: Actor, config: RunConfig, progress: Progress, phase: str) -> Evaluation:
+def _forget(run: Run, name: str) -> None:
+    """Drop an evaluation that an earlier session made of other weights."""
+    result = run.read_json("result.json")
+    run.write_json("result.json", {key: value for key, value in result.items() if key != name})
+
+
+def _measure(learner: Learner, name: str, actor: Actor, driver: Driver, progress: Progress) -> Evaluation:
     """Evaluate an actor from the reported starts, showing progress."""
-    start_seeds = seed_plan.reported(config.evaluation.episodes, config.evaluation.offset)
-    progress.phase(phase, len(start_seeds))
+    evaluation = learner.config.evaluation
+    start_seeds = seed_plan.reported(evaluation.episodes, evaluation.offset)
+    progress.phase(f"evaluating the {name} policy", len(start_seeds))
     outcomes: list[bool] = []
 
-    def on_episode(episode: Any) -> None:
+    def on_episode(episode: Episode) -> None:
+        learner.stop.check()
         outcomes.append(episode.success)
         progress.advance(len(outcomes), f"{sum(outcomes)} of {len(outcomes)} succeeded")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 from flowrl.policies.observation import Observation
@@ -37,6 +38,11 @@ class ChunkBatch:
     row: Tensor
     success: Tensor
     source: Tensor
+
+    def to(self, device: torch.device | str) -> ChunkBatch:
+        """The same batch on another device."""
+        moved = {field.name: getattr(self, field.name).to(device) for field in fields(self)}
+        return ChunkBatch(**moved)
 
     def __len__(self) -> int:
         return len(self.action)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from flowrl.algorithms.sqam import SQAM
 from flowrl.errors import (
     EXIT_RESUMABLE,
     DataError,
@@ -17,11 +19,12 @@ from flowrl.errors import (
     SpecMismatch,
     Stopped,
     Terminated,
+    UsageError,
 )
 from flowrl.learner.config import RunConfig
 from flowrl.learner.drivers import Interleaved, Simulation
 from flowrl.learner.learner import Learner
-from flowrl.learner.loop import finetune
+from flowrl.learner.loop import finetune, resolve_device
 from flowrl.learner.metrics import read_metrics
 from flowrl.learner.run import Run
 from flowrl.policies.io import load_policy
@@ -87,6 +90,59 @@ def test_a_terminated_run_is_saved_and_says_that_it_can_be_resumed(
         finetune(run, config, simulation)
     assert caught.value.exit_code == EXIT_RESUMABLE
     assert run.checkpoints.latest() == 12
+
+
+def test_a_signal_in_the_middle_of_an_update_stops_after_it(
+    new_run: MakeRun, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings()
+    whole, halted = new_run(config), new_run(config)
+    finetune(whole, config, simulation)
+    original = SQAM.losses
+
+    def signalled(self: SQAM, *arguments: Any) -> Any:
+        if int(self.optimiser.state_dict()["state"].get(0, {}).get("step", 0)) == 10 + 13:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(SQAM, "losses", signalled)
+    with pytest.raises(Interrupted, match="update 14"):
+        finetune(halted, config, simulation)
+    monkeypatch.undo()
+    finetune(halted, config, simulation)
+    assert_equal(weights(whole), weights(halted))
+
+
+def test_a_stop_before_a_resume_is_restored_keeps_the_checkpoints(
+    new_run: MakeRun, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(settings())
+    finetune(run, run.config(), simulation)
+    monkeypatch.setattr(Interleaved, "restore", raise_it(KeyboardInterrupt))
+    with pytest.raises(Interrupted):
+        finetune(run, run.config(), simulation)
+    assert run.checkpoints.latest() == 20
+
+
+def test_a_longer_budget_is_evaluated_again(new_run: MakeRun, simulation: Simulation) -> None:
+    run = new_run(settings())
+    finetune(run, run.config(), simulation)
+    stale = run.read_json("result.json")["tuned"]
+    stale["rule"] = "an older policy"
+    run.write_json("result.json", {**run.read_json("result.json"), "tuned": stale})
+    longer = finetune(run, settings(budget={"updates": 26}), simulation)
+    assert longer.updates == 26
+    assert longer.tuned.rule != "an older policy"
+
+
+def test_a_device_that_is_not_there_is_refused(new_run: MakeRun, simulation: Simulation) -> None:
+    config = settings(device="cuda:7")
+    if torch.cuda.is_available():
+        assert resolve_device("auto") == "cuda"
+        return
+    with pytest.raises(UsageError, match="no CUDA device"):
+        finetune(new_run(config), config, simulation)
+    assert resolve_device("auto") == "cpu"
 
 
 def test_resume_after_a_kill_repeats_what_came_after_the_checkpoint(
