@@ -1,6 +1,6 @@
 """The README's picture, drawn from the runs that `make demo SEEDS=3` leaves.
 
-    .venv/bin/python tools/readme_figure.py runs/demo-1 runs/demo-2 runs/demo-3 --to docs/images/demo.png
+.venv/bin/python tools/readme_figure.py runs/demo-1 runs/demo-2 runs/demo-3 --to docs/images/demo.png
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowrl.learner.metrics import read_metrics
 from flowrl.learner.run import Run
 from flowrl.report.filmstrip import stored
 
-BLUE, GREY, ORANGE = "#2f6fbb", "#8a8f98", "#d9822b"
+BLUE, GREY = "#2f6fbb", "#8a8f98"
 
 
 def draw(runs: list[Run], to: Path) -> None:
@@ -62,14 +62,12 @@ def draw_bars(axes: plt.Axes, runs: list[Run]) -> None:
             low, high = (100 * bound for bound in evaluation.interval)
             label = name if index == 0 else None
             axes.bar(index + offset, rate, 0.38, color=colour, label=label)
-            axes.errorbar(
-                index + offset, rate, [[rate - low], [high - rate]], color="black", capsize=3, lw=1
-            )
+            axes.errorbar(index + offset, rate, [[rate - low], [high - rate]], color="black", capsize=3, lw=1)
             axes.text(index + offset, 3, f"{rate:.0f}", ha="center", color="white", fontsize=10)
     axes.set_xticks(np.arange(len(runs)), [f"seed {run.config().seed}" for run in runs])
     axes.set(ylim=(0, 102))
     axes.set_title("50 unseen starts, one sample", loc="left", fontsize=11)
-    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
 
 
 if __name__ == "__main__":
