@@ -77,6 +77,24 @@ def test_workers_collect_with_new_weights_within_the_ratio(new_run: MakeRun) -> 
     assert result.updates <= 1.0 * (result.steps + 200)
 
 
+def test_two_workers_fill_two_streams_from_different_starts(new_run: MakeRun) -> None:
+    config = settings(
+        driver={**ASYNCHRONOUS, "workers": 2},
+        evaluation={"workers": 1, "episodes": 2, "periodic_episodes": 0},
+        budget={"updates": 40},
+    )
+    run = new_run(config)
+    result = finetune(run, config, reach_simulation())
+    reader = ReplayReader(run.replay)
+    assert {"worker-0", "worker-1"} <= set(reader.streams)
+    episodes = [reader.episode(i) for i in range(reader.episodes)]
+    starts = [episode.seed for episode in episodes]
+    assert len(set(starts)) == len(starts)
+    limiter = RatioLimiter(0.2, 1.0, slack=200)
+    assert result.steps <= limiter.step_limit(result.updates) + 2 * ReachEnv.max_steps
+    assert verify(run.replay).ok
+
+
 def test_a_killed_worker_is_restarted_and_loses_no_committed_episode(
     new_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
