@@ -6,28 +6,13 @@ a third of it and differs by less than 1e-3, so small machines may prefer it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, get_args
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from flowrl.errors import ConfigError
 
 Activation = Literal["gelu_tanh", "gelu", "relu"]
-
-
-def function(name: Activation) -> Callable[[Tensor], Tensor]:
-    """The activation as a function. Raises ConfigError for an unknown name."""
-    match name:
-        case "gelu_tanh":
-            return lambda x: F.gelu(x, approximate="tanh")
-        case "gelu":
-            return F.gelu
-        case "relu":
-            return F.relu
-        case _:
-            raise ConfigError(f"activation is {name!r}; expected one of {', '.join(get_args(Activation))}")
 
 
 def module(name: Activation) -> nn.Module:

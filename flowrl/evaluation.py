@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
-from flowrl import seeds as seed_plan
 from flowrl.acting import Actor
 from flowrl.environment import Environment
 from flowrl.rollout import Episode, FixedActor, require_environment, rollout
@@ -72,7 +69,6 @@ def evaluate(
     require_environment(actor, env)
     episodes: list[Episode] = []
     for seed in start_seeds:
-        generator = torch.Generator().manual_seed(seed_plan.policy_noise(seed))
-        episodes.append(rollout(env, FixedActor(actor), seed=seed, generator=generator))
+        episodes.append(rollout(env, FixedActor(actor), seed=seed))
         on_episode(episodes[-1])
     return Evaluation(actor.rule, tuple(episodes))

@@ -13,6 +13,7 @@ from flowrl.environment import Environment
 from flowrl.policies.observation import stack
 from flowrl.replay.schema import NO_VERSION, Outcome, OutcomeBy, Step
 from flowrl.replay.writer import StreamWriter
+from flowrl.seeds import policy_noise
 from flowrl.spec import require_match
 
 
@@ -51,15 +52,15 @@ def rollout(
     actors: ActorSource,
     *,
     seed: int,
-    generator: torch.Generator,
     writer: StreamWriter | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Episode:
     """Run one episode: observe, act a chunk, execute it open loop, repeat.
 
-    ``generator`` draws the policy's noise. Every executed step is appended to ``writer``. ``stop`` is
+    The policy's noise is fixed by ``seed``, too. Every executed step is appended to ``writer``. ``stop`` is
     asked between chunks; a stopped episode is closed as interrupted.
     """
+    generator = torch.Generator().manual_seed(policy_noise(seed))
     observation, _ = env.reset(seed=seed)
     if writer is not None:
         writer.begin_episode(seed=seed, task=env.name)

@@ -89,8 +89,7 @@ def collect(settings: CollectorSettings, orphaned: threading.Event) -> None:
                 time.sleep(_POLL_SECONDS)
                 continue
             seed = seed_plan.collection(settings.run_seed, settings.worker, writer.episodes)
-            generator = torch.Generator().manual_seed(seed_plan.policy_noise(seed))
-            rollout(env, actors, seed=seed, generator=generator, writer=writer, stop=stop)
+            rollout(env, actors, seed=seed, writer=writer, stop=stop)
     env.close()
 
 

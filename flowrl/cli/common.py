@@ -35,18 +35,23 @@ def load_config(recipe: str, overrides: Sequence[str] | None) -> RunConfig:
 
 
 def environment_config(name: str, settings: Sequence[str] | None) -> EnvironmentConfig:
-    """An environment by name with ``key=value`` settings, values read as YAML."""
-    import yaml
-
+    """An environment by name with the ``--set`` options of a command."""
     from flowrl.learner.config import EnvironmentConfig
 
+    return EnvironmentConfig(name=name, settings=parse_settings(settings or []))
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` settings; values are YAML, and ``none`` is None."""
+    from flowrl.config import yaml_text
+
     found: dict[str, Any] = {}
-    for text in settings or []:
+    for text in settings:
         key, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text!r}: expected key=value, for example decimation=1")
-        found[key] = yaml.safe_load(value)
-    return EnvironmentConfig(name=name, settings=found)
+        if not equals or not key:
+            raise UsageError(f"--set {text!r}: expected key=value, for example decimation=none")
+        found[key] = None if value.lower() == "none" else yaml_text.parse(value, f"--set {text!r}")
+    return found
 
 
 def existing(path: Path, what: str, remedy: str) -> Path:

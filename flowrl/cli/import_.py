@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from flowrl.cli.common import parse_settings
 from flowrl.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -140,19 +141,6 @@ def environment_of(file: Path, wanted: str | None) -> str:
             f"{file.name} was recorded in robosuite's {task!r}, not in --env {wanted}; use --env {fitting[0]}"
         )
     return wanted or fitting[0]
-
-
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` settings; values are YAML, and ``none`` is None."""
-    from flowrl.config import yaml_text
-
-    found: dict[str, Any] = {}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {text!r}: expected key=value, for example decimation=none")
-        found[key] = None if value.lower() == "none" else yaml_text.parse(value, f"--set {text!r}")
-    return found
 
 
 def default_stream(file: Path) -> str:

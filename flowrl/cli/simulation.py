@@ -7,8 +7,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from flowrl import seeds
 from flowrl.acting import Actor
 from flowrl.environment import Environment
@@ -92,10 +90,7 @@ def collect_with_policy(config: RunConfig, replay: Path, policy: Path, progress:
     with StreamWriter.open_or_create(replay, "policy", env.interface, Kind.POLICY) as writer:
         while len(episodes) < count:
             seed = seeds.collection(config.seed, 0, writer.episodes)
-            generator = torch.Generator().manual_seed(seeds.policy_noise(seed))
-            episodes.append(
-                rollout(env, FixedActor(actor, version=0), seed=seed, generator=generator, writer=writer)
-            )
+            episodes.append(rollout(env, FixedActor(actor, version=0), seed=seed, writer=writer))
             progress.advance(len(episodes), f"{sum(e.success for e in episodes)} succeeded")
     env.close()
     return Evaluation(actor.rule, tuple(episodes))

@@ -36,7 +36,7 @@ class CriticEnsemble(nn.Module):
         activation: Activation = "gelu_tanh",
     ) -> None:
         super().__init__()
-        self._activate = activations.function(activation)
+        self._activate = activations.module(activation)
         self._config: dict[str, int | bool | str] = {
             "input_size": input_size,
             "heads": heads,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from flowrl.activations import Activation
 from flowrl.algorithms.imitation import ImitationConfig
@@ -236,10 +236,3 @@ class RunConfig:
     """Updates between two checkpoints."""
     keep_checkpoints: int = 3
     """Checkpoints kept beside the first and the last."""
-
-
-def policy_settings(config: Any) -> dict[str, Any]:
-    """The constructor arguments of a policy from its configuration."""
-    from flowrl.config import to_mapping
-
-    return {key: value for key, value in to_mapping(config).items() if key != "kind"}

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from flowrl import seeds as seed_plan
 from flowrl.acting import Actor
 from flowrl.environment import Environment
@@ -199,9 +197,8 @@ class Interleaved(_Base):
 
     def _collect(self, actor: Actor) -> int:
         seed = seed_plan.collection(self.config.seed, 0, self.writer.episodes)
-        generator = torch.Generator().manual_seed(seed_plan.policy_noise(seed))
         source = FixedActor(actor, self.learner.updates)
-        episode = rollout(self.env, source, seed=seed, generator=generator, writer=self.writer)
+        episode = rollout(self.env, source, seed=seed, writer=self.writer)
         self.writer.commit()
         self.learner.refresh()
         return episode.length

@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from typer.testing import CliRunner
 
 from flowrl.cli.app import build
 from flowrl.replay.reader import ReplayReader
+from tests.waiting import wait_for
 
 SMALL = [
     "pretrain.steps=200",
@@ -28,7 +27,6 @@ SMALL = [
     "checkpoint_every=20",
     "log_every=10",
 ]
-PAUSE = threading.Event()
 DEADLINE = 240.0
 
 
@@ -94,11 +92,11 @@ def test_the_journey_of_an_own_job(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def wait_for_checkpoint(run: Path, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not (run / "checkpoints" / "40").is_dir():
+    def there() -> bool:
         assert process.poll() is None, f"the run ended with {process.returncode}"
-        assert time.monotonic() < end, f"no checkpoint within {DEADLINE:.0f} s"
-        PAUSE.wait(0.1)
+        return (run / "checkpoints" / "40").is_dir()
+
+    wait_for(there, "a checkpoint", DEADLINE)
 
 
 def shorten_budget(config: Path, updates: int) -> None:

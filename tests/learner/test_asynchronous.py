@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,11 +25,10 @@ from flowrl.replay.reader import ReplayReader
 from flowrl.replay.verify import verify
 from tests.learner.conftest import settings
 from tests.reach import ReachEnv
+from tests.waiting import wait_for
 
 MakeRun = Callable[[RunConfig], Run]
 DEADLINE = 150.0
-PAUSE = threading.Event()
-"""Never set: a wait on it is a pause between two looks at a state."""
 ASYNCHRONOUS = {
     "kind": "asynchronous",
     "workers": 1,
@@ -53,13 +50,6 @@ def reach_simulation() -> Simulation:
 def asynchronous(**changes: object) -> RunConfig:
     defaults: dict[str, object] = {"evaluation": {"workers": 1}, "budget": {"updates": 60}}
     return settings(driver=ASYNCHRONOUS, **{**defaults, **changes})
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"waited {DEADLINE:.0f} s for {what}"
-        PAUSE.wait(0.02)
 
 
 def test_workers_collect_with_new_weights_within_the_ratio(new_run: MakeRun) -> None:
@@ -128,13 +118,13 @@ def test_children_stop_when_the_learner_is_killed_and_the_run_resumes(new_run: M
     run = new_run(config)
     learner = subprocess.Popen([sys.executable, "-m", "tests.reach_learner", str(run.directory)])
     try:
-        wait_for(lambda: (run.checkpoints.latest() or 0) >= 20, "a checkpoint")
+        wait_for(lambda: (run.checkpoints.latest() or 0) >= 20, "a checkpoint", DEADLINE)
         children = children_of(learner.pid)
         assert len(children) == 2, "one worker and one evaluator"
     finally:
         learner.kill()
         learner.wait()
-    wait_for(lambda: not any(alive(pid) for pid in children), "the children to stop")
+    wait_for(lambda: not any(alive(pid) for pid in children), "the children to stop", DEADLINE)
     done = run.checkpoints.latest()
     assert done is not None
     rows = ReplayReader(run.replay).rows

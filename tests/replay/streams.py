@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -106,11 +105,3 @@ def run_child(function: str, lines: Connection, arguments: list[str]) -> None:
     """Entry point of a child process."""
     module = importlib.import_module("tests.replay.processes")
     getattr(module, function)(lambda text: lines.send_bytes(text.encode()), *arguments)
-
-
-def wait_for(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
-    """Poll until a condition holds. Fails with its description when the deadline passes."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"not reached in {deadline_s} s: {what}"
-        time.sleep(0.002)

@@ -20,7 +20,8 @@ from flowrl.replay.storage import CHUNK_EPISODES, CHUNK_ROWS
 from flowrl.replay.verify import verify
 from flowrl.replay.writer import CommitRule, StreamWriter
 from flowrl.spec import Feature
-from tests.replay.streams import ONLY_BY_HAND, SPEC, Child, new_stream, step, wait_for, write_episode
+from tests.replay.streams import ONLY_BY_HAND, SPEC, Child, new_stream, step, write_episode
+from tests.waiting import wait_for
 
 
 def test_every_column_comes_back_as_written(tmp_path: Path) -> None:
