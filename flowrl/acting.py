@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +11,132 @@ from torch import Tensor
 
 from flowrl import checkpoint
 from flowrl.critics.ensemble import CriticEnsemble
+from flowrl.critics.targets import Aggregation, aggregate
 from flowrl.errors import UsageError
-from flowrl.policies.interface import FlowPolicy
+from flowrl.policies.interface import ChunkPolicy, Context, FlowPolicy
 from flowrl.policies.io import load_policy, save_policy
 from flowrl.policies.observation import Observation
+from flowrl.policies.samplers import tapered_sde
 
 
 @dataclass(frozen=True)
 class Actor:
     """A policy under one acting rule.
 
-    ``best_of`` candidates are sampled by the ODE and the one with the highest mean critic value is
-    taken; with 1 the critic is not used. ``zero_noise`` starts every sample from noise 0, which makes
-    the policy deterministic.
+    Attributes:
+        policy: what proposes.
+        critic: what chooses, when there is a choice.
+        best_of: noises drawn for each observation. Their candidates (one each, unless the policy makes
+            more of a noise) are ranked by the critic; with one candidate the critic is not used.
+        zero_noise: start every sample from noise 0, which makes the policy deterministic.
+        score: how the heads' values become the candidate's rank; ``subsample_min2`` draws a fresh pair
+            of heads for every candidate.
+        sde_scale: sample a flow by `tapered_sde` with this scale instead of its ODE.
+
+    Raises UsageError when the rule lacks what it needs.
     """
 
-    policy: FlowPolicy
+    policy: ChunkPolicy
     critic: CriticEnsemble | None = None
     best_of: int = 1
     zero_noise: bool = False
+    score: Aggregation = "mean"
+    sde_scale: float | None = None
 
     def __post_init__(self) -> None:
         if self.best_of < 1:
             raise UsageError(f"best_of must be at least 1, got {self.best_of}")
         if self.best_of > 1 and self.critic is None:
             raise UsageError(f"acting by the best of {self.best_of} samples needs a critic")
+        if self.sde_scale is not None and not isinstance(self.policy, FlowPolicy):
+            raise UsageError(f"a policy of kind {self.policy.kind!r} has no velocity to sample by an SDE")
+
+    @property
+    def candidates(self) -> int:
+        """Actions from which one is chosen for every observation; 1 without a critic."""
+        if self.critic is None:
+            return 1
+        return self.best_of * (1 if self.sde_scale is not None else self.policy.candidates_per_noise)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the policy's own directory says all there is to this rule."""
+        return self.candidates == 1 and self.sde_scale is None and not self.zero_noise
 
     @property
     def rule(self) -> str:
         """The rule in words, as reports name it."""
-        start = "zero noise" if self.zero_noise else "random noise"
-        steps = f"{self.policy.flow_steps} Euler steps"
-        if self.best_of == 1:
-            return f"one ODE sample, {start}, {steps}"
-        return f"best of {self.best_of} ODE samples by the critic's mean, {start}, {steps}"
+        name = self.policy.sample_name
+        if self.sde_scale is not None:
+            name = f"SDE sample (scale {self.sde_scale:g})"
+        if self.candidates == 1:
+            words = [f"one {name}"]
+        else:
+            heads = {"mean": "mean", "min": "minimum"}.get(self.score, self.score)
+            words = [f"best of {self.candidates} {name}s by the critic's {heads}"]
+        words += ["zero noise" if self.zero_noise else "random noise", self.policy.sample_detail]
+        return ", ".join(word for word in words if word)
+
+    def common(self) -> Actor:
+        """The same policy by one plain sample, the rule under which different algorithms compare."""
+        return Actor(self.policy)
+
+    def with_policy(self, policy: ChunkPolicy) -> Actor:
+        """The same rule, critic included, around another policy."""
+        return replace(self, policy=policy)
 
     @torch.no_grad()
     def act(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Raw action chunks (B, H, A) for B raw observations."""
-        context = self.policy.encode(observation.to(self.policy.device)).interleave(self.best_of)
-        shape = (len(context), self.policy.flat_size)
+        context = self.policy.encode(observation.to(self.policy.device))
+        return self.policy.raw_action(self.choose(context, generator))
+
+    @torch.no_grad()
+    def choose(self, context: Context, generator: torch.Generator) -> Tensor:
+        """Flat normalised chunks (B, D) in [-1, 1] for encoded observations."""
+        context = context.interleave(self.best_of)
+        if self.critic is None or self.candidates == 1:
+            return self._sample(context, generator).clamp(-1, 1)
+        actions = self._propose(context, generator).clamp(-1, 1)
+        features = context.features.repeat_interleave(self.candidates // self.best_of, 0)
+        values = aggregate(self.critic(features, actions), self.score, 0.5, generator)
+        best = values.view(-1, self.candidates).argmax(dim=1)
+        return actions[torch.arange(len(best), device=best.device) * self.candidates + best]
+
+    def _propose(self, context: Context, generator: torch.Generator) -> Tensor:
+        if self.sde_scale is not None:
+            return self._sample(context, generator)
+        return self.policy.candidates(context, self._noise(len(context), generator))
+
+    def _sample(self, context: Context, generator: torch.Generator) -> Tensor:
+        noise = self._noise(len(context), generator)
+        if self.sde_scale is None:
+            return self.policy.sample(context, noise)
+        policy = self.policy
+        assert isinstance(policy, FlowPolicy)
+
+        def normal(like: Tensor) -> Tensor:
+            return torch.randn(like.shape, generator=generator).to(like.device)
+
+        return tapered_sde(policy.velocity, context, noise, policy.flow_steps, self.sde_scale, normal).end
+
+    def _noise(self, rows: int, generator: torch.Generator) -> Tensor:
+        shape = (rows, self.policy.noise_size)
         noise = torch.zeros(shape) if self.zero_noise else torch.randn(shape, generator=generator)
-        action = self.policy.sample(context, noise.to(self.policy.device)).clamp(-1, 1)
-        if self.critic is not None and self.best_of > 1:
-            values = self.critic(context.features, action).mean(dim=0).view(-1, self.best_of)
-            rows = torch.arange(len(values), device=values.device) * self.best_of + values.argmax(dim=1)
-            action = action[rows]
-        return self.policy.raw_action(action)
+        return noise.to(self.policy.device)
 
     def state(self) -> dict[str, Any]:
         """The rule and the critic, beside the policy's own directory: what `load_actor` needs."""
         critic = None
         if self.critic is not None:
             critic = {"config": self.critic.config(), "weights": self.critic.state_dict()}
-        return {"best_of": self.best_of, "zero_noise": self.zero_noise, "critic": critic}
+        return {
+            "best_of": self.best_of,
+            "zero_noise": self.zero_noise,
+            "score": self.score,
+            "sde_scale": self.sde_scale,
+            "critic": critic,
+        }
 
 
 def save_actor(actor: Actor, directory: Path) -> None:
@@ -80,8 +152,8 @@ def load_actor(directory: Path) -> Actor:
     """Read what `save_actor` or the learner's publication wrote. Raises CheckpointError when damaged."""
     state = checkpoint.load(directory)
     critic = None
-    if state["critic"] is not None:
-        critic = CriticEnsemble(**state["critic"]["config"])
-        critic.load_state_dict(state["critic"]["weights"])
+    if (stored := state.pop("critic")) is not None:
+        critic = CriticEnsemble(**stored["config"])
+        critic.load_state_dict(stored["weights"])
         critic.requires_grad_(False)
-    return Actor(load_policy(directory / "policy"), critic, state["best_of"], state["zero_noise"])
+    return Actor(load_policy(directory / "policy"), critic, **state)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
 
-from flowrl.acting import Actor
+from flowrl.acting import Actor, load_actor, save_actor
 from flowrl.critics.ensemble import CriticEnsemble
+from flowrl.errors import UsageError
+from flowrl.policies.mlp import FlowMLP
 from flowrl.policies.observation import Observation
 from tests.algorithms.analytic import KnownCritic, LinearFlow
+from tests.helpers import identity_spec
+from tests.policies.constant import ConstantPolicy
 
 ROWS, STD = 20_000, 0.3
 SAMPLED_STD = 0.2469
@@ -69,3 +74,45 @@ def test_zero_noise_is_deterministic_and_every_rule_says_what_it_is() -> None:
     assert actor.rule == "one ODE sample, zero noise, 10 Euler steps"
     best = Actor(LinearFlow(1, 10, STD), linear_critic(1.0), 16)
     assert best.rule == "best of 16 ODE samples by the critic's mean, random noise, 10 Euler steps"
+
+
+def test_a_policy_may_offer_several_candidates_of_one_noise() -> None:
+    """Of +-noise / 2 the critic takes the positive one: the mean of |N(0, 1/4)| is sqrt(2 / pi) / 2."""
+    policy = ConstantPolicy(identity_spec(1, 1, 1))
+    generator = torch.Generator().manual_seed(0)
+    observation = Observation(torch.zeros(ROWS, 1))
+    plain = Actor(policy).act(observation, generator)
+    assert float(plain.mean()) == pytest.approx(0.0, abs=0.01)
+    actor = Actor(policy, linear_critic(1.0))
+    assert actor.candidates == 2
+    chosen = actor.act(observation, generator)
+    assert float(chosen.min()) >= 0
+    assert float(chosen.clamp(max=1).mean()) == pytest.approx(0.3969, abs=0.01)  # clipped at 1: 2 % of them
+    assert actor.rule == "best of 2 scaled noises by the critic's mean, random noise"
+    assert (Actor(policy).plain, actor.plain, actor.common().plain) == (True, False, True)
+
+
+def test_the_sde_is_wider_with_its_noise_and_needs_a_velocity() -> None:
+    policy = LinearFlow(1, 10, 0.2)
+    observation = Observation(torch.zeros(ROWS, 1))
+
+    def spread(scale: float | None) -> float:
+        generator = torch.Generator().manual_seed(0)
+        return float(Actor(policy, sde_scale=scale).act(observation, generator).std())
+
+    assert spread(1e-6) < spread(None)  # its means are clipped at 1 on the way
+    assert spread(0.1) > 1.1 * spread(1e-6)
+    with pytest.raises(UsageError, match=r"'constant' has no velocity to sample by an SDE"):
+        Actor(ConstantPolicy(identity_spec(1, 1, 1)), sde_scale=0.1)
+
+
+def test_a_saved_actor_acts_as_before(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    policy = FlowMLP(identity_spec(2, 1, 3), width=8, depth=1, flow_steps=2)
+    actor = Actor(policy, CriticEnsemble(5, heads=3, width=8, depth=1), 4, score="min", sde_scale=0.05)
+    save_actor(actor, tmp_path / "actor")
+    again = load_actor(tmp_path / "actor")
+    observation = Observation(torch.randn(6, 2))
+    chunks = [a.act(observation, torch.Generator().manual_seed(1)) for a in (actor, again)]
+    assert torch.equal(*chunks)
+    assert again.rule == actor.rule

@@ -106,10 +106,10 @@ def _acting_control(run: Run, config: RunConfig, progress: Progress) -> dict[str
     from flowrl.acting import Actor
     from flowrl.algorithms.sqam import SQAM, SQAMConfig
     from flowrl.cli.simulation import evaluate_in_processes
-    from flowrl.policies.io import load_policy
+    from flowrl.policies.io import load_flow_policy
 
     assert isinstance(config.algorithm, SQAMConfig)
-    base = load_policy(run.base)
+    base = load_flow_policy(run.base)
     trained = SQAM(config.algorithm, base)
     loaded = run.checkpoints.load_latest()
     assert loaded is not None

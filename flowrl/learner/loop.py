@@ -22,7 +22,7 @@ from flowrl.learner.learner import Learner
 from flowrl.learner.preflight import preflight
 from flowrl.learner.progress import Progress, Quiet
 from flowrl.learner.run import Run
-from flowrl.policies.io import load_policy, read_description, save_policy
+from flowrl.policies.io import load_flow_policy, read_description, save_policy
 from flowrl.rollout import Episode
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def create_run(config: RunConfig, root: Path, policy: Path, streams: Sequence[Pa
     Copies, so that the run can be moved and the sources changed. Raises UsageError when a source is
     missing.
     """
-    base = load_policy(policy)
+    base = load_flow_policy(policy)
     run = Run.create(config, root)
     save_policy(base, run.base, read_description(policy).get("lineage"))
     for stream in streams:
@@ -75,7 +75,7 @@ def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Prog
 
 
 def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:
-    base = load_policy(run.base, resolve_device(config.device))
+    base = load_flow_policy(run.base, resolve_device(config.device))
     run.write_json("spec.json", base.spec.to_json())
     loaded = run.checkpoints.load_latest()
     learner = Learner(run, config, base, None if loaded is None else loaded.step)

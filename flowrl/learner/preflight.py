@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowrl.errors import FlowRLError, SpecMismatch
-from flowrl.policies.interface import FlowPolicy
+from flowrl.policies.interface import ChunkPolicy
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.schema import EPISODE, Outcome
 from flowrl.spec import Spec, compare
@@ -34,7 +34,7 @@ class Finding:
 
 
 def check(
-    policy: FlowPolicy | None = None,
+    policy: ChunkPolicy | None = None,
     reader: ReplayReader | None = None,
     environment: Spec | None = None,
     directory: Path | None = None,
@@ -56,7 +56,7 @@ def check(
     return found
 
 
-def preflight(policy: FlowPolicy, reader: ReplayReader, directory: Path) -> list[Finding]:
+def preflight(policy: ChunkPolicy, reader: ReplayReader, directory: Path) -> list[Finding]:
     """The checks of a run, returned for the log.
 
     Raises SpecMismatch or FlowRLError when one of them is an error.
@@ -121,7 +121,7 @@ def _constant(kind: str, names: Sequence[str], values: NDArray[Any]) -> Iterator
         yield Finding("warning", f"{kind} dimensions", message)
 
 
-def _ranges(policy: FlowPolicy, reader: ReplayReader) -> Iterator[Finding]:
+def _ranges(policy: ChunkPolicy, reader: ReplayReader) -> Iterator[Finding]:
     normalisation = policy.spec.normalisation
     assert normalisation is not None
     low, high = np.asarray(normalisation.state_q01), np.asarray(normalisation.state_q99)

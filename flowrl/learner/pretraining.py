@@ -13,7 +13,7 @@ from flowrl.config import to_mapping
 from flowrl.errors import ReplayError
 from flowrl.learner.config import RunConfig
 from flowrl.policies.interface import FlowPolicy
-from flowrl.policies.io import create_policy, save_policy
+from flowrl.policies.io import create_flow_policy, save_policy
 from flowrl.policies.pretrain import Progress, pretrain
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
@@ -35,7 +35,7 @@ def new_policy(config: RunConfig, reader: ReplayReader, seed: int) -> FlowPolicy
     kind = settings.pop("kind")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return create_policy(kind, spec, settings)
+        return create_flow_policy(kind, spec, settings)
 
 
 def clone(

@@ -1,4 +1,7 @@
-"""Seam 3, the policy: encode an observation once, evaluate a velocity many times, sample an action chunk.
+"""Seam 3, the policy: encode an observation once, turn noise into an action chunk.
+
+`ChunkPolicy` is what actors, environments and files know: a map from noise to a chunk. `FlowPolicy` is the
+one that algorithms fine-tune: its map integrates a velocity, which may be evaluated anywhere.
 
 Flow time runs from 0 (noise) to 1 (action); the velocity's target is ``action - noise``. Inside a
 policy, action chunks are flat and normalised: (B, D) with D = H * A, in [-1, 1]. Shapes follow
@@ -59,23 +62,25 @@ Velocity = Callable[[Context, Tensor, Tensor], Tensor]
 """``velocity(context, x, t)`` with x (B, D) and t (B, 1) gives (B, D)."""
 
 
-class FlowPolicy(nn.Module, ABC):
-    """A policy given by a velocity field. Subclasses implement `encode`, `velocity` and `config`.
+class ChunkPolicy(nn.Module, ABC):
+    """A policy as a map from noise to an action chunk. Subclasses implement `encode`, `sample`, `config`.
 
     Attributes:
         spec: what it sees and does; chunking and normalisation are always set.
-        flow_steps: K, Euler steps of `sample`.
     """
 
     kind: str
     """Name under which `flowrl.policies.io` stores and finds the class."""
+    sample_name: str = "sample"
+    """What one sample is called where acting rules are put in words."""
+    candidates_per_noise: int = 1
+    """C, how many actions `candidates` makes of one noise."""
 
-    def __init__(self, spec: Spec, flow_steps: int) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__()
         if spec.chunk is None or spec.normalisation is None:
             raise DataError("a policy needs a spec with chunking and normalisation")
         self.spec = spec
-        self.flow_steps = flow_steps
         normalisation = spec.normalisation
         for name in ("state_mean", "state_scale", "action_centre", "action_half_range"):
             values = torch.tensor(getattr(normalisation, name), dtype=torch.float32)
@@ -87,12 +92,26 @@ class FlowPolicy(nn.Module, ABC):
         """Encode a batch of raw observations once."""
 
     @abstractmethod
-    def velocity(self, context: Context, x: Tensor, t: Tensor) -> Tensor:
-        """The velocity at x (B, D) and flow time t (B, 1): (B, D)."""
+    def sample(self, context: Context, noise: Tensor) -> Tensor:
+        """One action per row from standard normal noise (B, noise_size), unclipped: (B, D)."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Constructor arguments beyond the spec, as JSON values."""
+
+    def candidates(self, context: Context, noise: Tensor) -> Tensor:
+        """The actions among which a critic may choose, C per row in place: (B * C, D)."""
+        return self.sample(context, noise)
+
+    @property
+    def sample_detail(self) -> str:
+        """How a sample is made, in a few words for acting rules; empty when the name says it all."""
+        return ""
+
+    @property
+    def noise_size(self) -> int:
+        """Size of the noise that `sample` takes: D unless a policy says otherwise."""
+        return self.flat_size
 
     @property
     def chunk(self) -> Chunking:
@@ -130,9 +149,38 @@ class FlowPolicy(nn.Module, ABC):
         chunk = rearrange(flat.clamp(-1, 1), "b (h a) -> b h a", a=self.spec.action.size)
         return chunk * self.get_buffer("action_half_range") + self.get_buffer("action_centre")
 
+    def frozen_copy(self) -> Self:
+        """A copy without gradients, for targets and bases."""
+        copy = deepcopy(self)
+        copy.requires_grad_(False)
+        return copy
+
+
+class FlowPolicy(ChunkPolicy):
+    """A policy given by a velocity field. Subclasses implement `encode`, `velocity` and `config`.
+
+    Attributes:
+        flow_steps: K, Euler steps of `sample`.
+    """
+
+    sample_name = "ODE sample"
+
+    def __init__(self, spec: Spec, flow_steps: int) -> None:
+        super().__init__(spec)
+        self.flow_steps = flow_steps
+
+    @abstractmethod
+    def velocity(self, context: Context, x: Tensor, t: Tensor) -> Tensor:
+        """The velocity at x (B, D) and flow time t (B, 1): (B, D)."""
+
     def sample(self, context: Context, noise: Tensor) -> Tensor:
         """One Euler ODE sample per row from noise (B, D), unclipped: (B, D)."""
         return euler_ode(self.velocity, context, noise, self.flow_steps)
+
+    @property
+    def sample_detail(self) -> str:
+        """The number of Euler steps."""
+        return f"{self.flow_steps} Euler steps"
 
     def imitation_loss(
         self, context: Context, action: Tensor, noise: Tensor, t: Tensor, weight: Tensor | None = None
@@ -144,9 +192,3 @@ class FlowPolicy(nn.Module, ABC):
         something other than the velocity (a diffusion policy) overrides this.
         """
         return flow_matching_loss(self.velocity, context, action, noise, t, weight)
-
-    def frozen_copy(self) -> Self:
-        """A copy without gradients, for targets and bases."""
-        copy = deepcopy(self)
-        copy.requires_grad_(False)
-        return copy

@@ -24,8 +24,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from flowrl.checkpoint.disk import Disk
-from flowrl.errors import CheckpointError, ConfigError, DataError
-from flowrl.policies.interface import FlowPolicy
+from flowrl.errors import CheckpointError, ConfigError, DataError, UsageError
+from flowrl.policies.interface import ChunkPolicy, FlowPolicy
 from flowrl.spec import Spec
 
 FORMAT_VERSION = 1
@@ -40,7 +40,7 @@ KINDS: dict[str, str] = {
 """Every kind of policy and the class behind it, imported when first used. A new policy is a line here."""
 
 
-def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = None) -> FlowPolicy:
+def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = None) -> ChunkPolicy:
     """A fresh policy of ``kind`` with the settings of its constructor.
 
     Raises ConfigError for an unknown kind or setting (with the nearest valid one), DataError for a
@@ -49,7 +49,7 @@ def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = No
     if kind not in KINDS:
         raise ConfigError(f"unknown policy kind {kind!r}; {_nearest(kind, KINDS)}")
     module, _, name = KINDS[kind].partition(":")
-    cls = cast(type[FlowPolicy], getattr(importlib.import_module(module), name))
+    cls = cast(type[ChunkPolicy], getattr(importlib.import_module(module), name))
     known = [name for name in inspect.signature(cls).parameters if name != "spec"]
     for key in settings or {}:
         if key not in known:
@@ -57,8 +57,13 @@ def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = No
     return cls(spec, **(settings or {}))
 
 
+def create_flow_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = None) -> FlowPolicy:
+    """`create_policy` for a kind that has a velocity. Raises UsageError for one that has not."""
+    return _require_flow(create_policy(kind, spec, settings), "it")
+
+
 def save_policy(
-    policy: FlowPolicy,
+    policy: ChunkPolicy,
     directory: str | Path,
     lineage: Mapping[str, Any] | None = None,
     *,
@@ -105,7 +110,7 @@ def save_policy(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def load_policy(directory: str | Path, device: torch.device | str = "cpu") -> FlowPolicy:
+def load_policy(directory: str | Path, device: torch.device | str = "cpu") -> ChunkPolicy:
     """Read a policy directory and verify its weights.
 
     Raises CheckpointError naming the file, what is wrong with it and what to do.
@@ -117,6 +122,14 @@ def load_policy(directory: str | Path, device: torch.device | str = "cpu") -> Fl
     _require_same_tensors(place / WEIGHTS_FILE, weights, policy.state_dict())
     policy.load_state_dict(weights)
     return policy.to(device).eval()
+
+
+def load_flow_policy(directory: str | Path, device: torch.device | str = "cpu") -> FlowPolicy:
+    """Read a policy that has a velocity: what fine-tuning starts from.
+
+    Raises CheckpointError as `load_policy` does, and UsageError for a policy without a velocity.
+    """
+    return _require_flow(load_policy(directory, device), str(directory))
 
 
 def read_description(directory: str | Path) -> dict[str, Any]:
@@ -149,7 +162,16 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     return description
 
 
-def _build(path: Path, description: Mapping[str, Any]) -> FlowPolicy:
+def _require_flow(policy: ChunkPolicy, name: str) -> FlowPolicy:
+    if isinstance(policy, FlowPolicy):
+        return policy
+    raise UsageError(
+        f"{name} is a policy of kind {policy.kind!r}, which has no velocity to fine-tune; start from the flow "
+        "or diffusion policy that it was made from"
+    )
+
+
+def _build(path: Path, description: Mapping[str, Any]) -> ChunkPolicy:
     try:
         return create_policy(description["kind"], Spec.from_json(description["spec"]), description["config"])
     except (ConfigError, DataError, TypeError, ValueError, AttributeError) as error:

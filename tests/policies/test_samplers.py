@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from flowrl.policies.interface import Context
-from flowrl.policies.samplers import euler_ode, flow_matching_loss, interpolate, memoryless_sde, sample_sde
+from flowrl.policies.samplers import (
+    euler_ode,
+    flow_matching_loss,
+    interpolate,
+    memoryless_sde,
+    sample_sde,
+    tapered_sde,
+)
 
 NO_CONTEXT = Context(torch.zeros(1, 1))
 
@@ -147,3 +154,33 @@ def test_weighted_flow_matching_divides_by_rows_not_by_weights() -> None:
     weight = torch.tensor([1.0, 0.0, 0.0, 0.0])
     expected = (action - noise)[0].square().mean() / 4
     assert torch.allclose(flow_matching_loss(zero, context, action, noise, t, weight), expected)
+
+
+def test_without_noise_the_tapered_sde_is_the_ode() -> None:
+    """On paths that stay inside [-1, 1], where the means are not clipped."""
+    velocity, steps = GaussianVelocity(0.0, 0.3), 5
+    noise = torch.rand(100, 2, generator=torch.Generator().manual_seed(0)) * 1.8 - 0.9
+    context = NO_CONTEXT
+    path = tapered_sde(velocity, context, noise, steps, 0.0)
+    assert torch.allclose(path.end, euler_ode(velocity, context, noise, steps), atol=1e-6)
+    assert torch.equal(path.stds, torch.zeros(steps))
+
+
+def test_the_tapered_sde_widens_a_gaussian_as_computed() -> None:
+    """Base std 0.3, K = 10, scale 0.05: the ODE's 0.2469 becomes 0.2532 (clipping means apart)."""
+    velocity, steps, scale = GaussianVelocity(0.0, 0.3), 10, 0.05
+    gain, variance = 1.0, 0.0
+    for i in range(steps):
+        t = i / steps
+        c = slope(t, 0.3)
+        factor = 1 + (c + 0.5 * scale**2 * (t * c - 1)) / steps
+        gain, variance = gain * factor, variance * factor**2 + scale**2 * (1 - t)
+    assert (gain**2 + variance) ** 0.5 == pytest.approx(0.2532, abs=2e-4)
+    noise = torch.randn(200_000, 1, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
+    context = NO_CONTEXT
+    generator = torch.Generator().manual_seed(1)
+    path = tapered_sde(
+        velocity, context, noise, steps, scale, lambda x: torch.randn(x.shape, generator=generator)
+    )
+    inner = gain * float(noise.std())
+    assert float(path.end.std()) == pytest.approx((inner**2 + variance) ** 0.5, rel=0.01)
