@@ -90,8 +90,8 @@ class OneBatch:
             source=torch.zeros(rows, dtype=torch.int64, device=device),
         )
 
-    def batch(self, source: str | None = None) -> ChunkBatch:
-        """The batch, whatever the source."""
+    def batch(self, source: str | None = None, chunks: int = 1) -> ChunkBatch:
+        """The batch, whatever the source; it has no later chunks."""
         return self._batch
 
 
@@ -102,18 +102,18 @@ class ExactAdjointSQAM(SQAM):
         self, batch: ChunkBatch, base_batch: ChunkBatch, draws: Draws
     ) -> tuple[Tensor, dict[str, float], float]:
         """As in SQAM, but for where the matched states and their adjoints come from."""
-        context, next_context = self._encode(batch)
-        rows = len(batch)
+        view = self.critic.view(batch, self.fast)
+        context, rows = view.context, len(batch)
         bridges = len(draws.bridge) // rows
         noises = iter(draws.bridge.chunk(bridges))
         with torch.no_grad():
-            next_action = self.fast.sample(next_context, draws.next_action)
+            next_action = self.fast.sample(view.next_context, draws.next_action)
             path = memoryless_sde(
                 self.fast.velocity, context, draws.endpoint, bridges, lambda _: next(noises)
             ).states
-        target = self.critic.td_target(batch, next_context, next_action, self.generator)
-        action = self.fast.flat_action(batch.action)
-        temporal, gap, info = self.critic.loss(batch, context, action, target, path[-1].clamp(-1, 1))
+        temporal, gap, info = self.critic.loss(
+            batch, view, next_action, self.generator, path[-1].clamp(-1, 1)
+        )
         assert gap is not None
         matching, kl = self._matching(context, path)
         total = temporal + self.config.value_penalty * gap + matching + self.base_loss(base_batch, draws)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
 import torch
 
 from flowrl.normalisation import Normalisation
@@ -52,3 +56,22 @@ def chunk_batch(
         success=torch.zeros(rows),
         source=torch.zeros(rows, dtype=torch.int64),
     )
+
+
+def with_later(batch: ChunkBatch, chunks: int) -> ChunkBatch:
+    """A batch of sequences of which no later chunk is present."""
+    if chunks == 1:
+        return batch
+    present = torch.zeros(chunks, len(batch))
+    present[0] = 1
+    return replace(batch, later=stack_batches([batch] * (chunks - 1)), present=present)
+
+
+def stack_batches(batches: Sequence[ChunkBatch]) -> ChunkBatch:
+    """The rows of several batches without sequences, one batch after another."""
+    parts: dict[str, Any] = {}
+    for name in (field.name for field in fields(ChunkBatch) if field.name not in ("later", "present")):
+        rows = [getattr(batch, name) for batch in batches]
+        observed = isinstance(rows[0], Observation)
+        parts[name] = Observation(torch.cat([o.state for o in rows])) if observed else torch.cat(rows)
+    return ChunkBatch(**parts)

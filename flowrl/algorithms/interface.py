@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 from flowrl.acting import Actor
-from flowrl.replay.batch import ChunkBatch
+from flowrl.replay.batch import Batches
 
-
-class Batches(Protocol):
-    """Where an algorithm gets its batches: as many as it wants, from the mix or from one named source."""
-
-    def batch(self, source: str | None = None) -> ChunkBatch:
-        """A fresh batch from the configured mix, or from one named source such as ``successes``."""
-        ...
+__all__ = ["Algorithm", "Batches"]
 
 
 class Algorithm(Protocol):

@@ -79,17 +79,24 @@ class Draws:
     """Every random number of one update, (B, D) unless said, so that an update can be repeated exactly."""
 
     endpoint: Tensor
-    next_action: Tensor
+    next_action: Tensor  # (N, D), for every row of the critic's next contexts
     bridge: Tensor  # (K * B, D), the batch tiled K times
     base_noise: Tensor
     base_time: Tensor  # (B, 1)
 
     @classmethod
     def sample(
-        cls, rows: int, size: int, bridges: int, generator: torch.Generator, device: torch.device
+        cls,
+        rows: int,
+        size: int,
+        bridges: int,
+        generator: torch.Generator,
+        device: torch.device,
+        next_rows: int | None = None,
     ) -> Draws:
-        """Fresh draws, made on the CPU so that a seed means the same on every ``device``."""
-        normal = [torch.randn(n, size, generator=generator) for n in (rows, rows, bridges * rows, rows)]
+        """Fresh draws, made on the CPU so that a seed means the same on every ``device``; N is B unless given."""
+        counts = (rows, rows if next_rows is None else next_rows, bridges * rows, rows)
+        normal = [torch.randn(n, size, generator=generator) for n in counts]
         draws = [*normal, torch.rand(rows, 1, generator=generator)]
         return cls(*(draw.to(device) for draw in draws))
 
@@ -167,10 +174,9 @@ class SQAM:
     def update(self, batches: Batches) -> dict[str, float]:
         """One update of critic, base, policy and dual variable."""
         config = self.config
-        batch = batches.batch()
+        batch = self.critic.draw(batches)
         base_batch = batch if config.base_source is None else batches.batch(config.base_source)
-        bridges = config.bridge_states or self.fast.flow_steps
-        draws = Draws.sample(len(batch), self.fast.flat_size, bridges, self.generator, self.fast.device)
+        draws = self._draws(len(batch), config.bridge_states or self.fast.flow_steps)
         loss, info, kl = self.losses(batch, base_batch, draws)
         info |= self._step(loss)
         self.dual.step(kl, config)
@@ -183,13 +189,12 @@ class SQAM:
 
     def warm_up(self, batches: Batches) -> dict[str, float]:
         """One TD update of the critic alone, on actions of the policy as it is."""
-        batch = batches.batch()
-        draws = Draws.sample(len(batch), self.fast.flat_size, 0, self.generator, self.fast.device)
-        context, next_context = self._encode(batch)
+        batch = self.critic.draw(batches)
+        draws = self._draws(len(batch), 0)
+        view = self.critic.view(batch, self.fast)
         with torch.no_grad():
-            next_action = self.fast.sample(next_context, draws.next_action)
-        target = self.critic.td_target(batch, next_context, next_action, self.generator)
-        loss, _, info = self.critic.loss(batch, context, self.fast.flat_action(batch.action), target)
+            next_action = self.fast.sample(view.next_context, draws.next_action)
+        loss, _, info = self.critic.loss(batch, view, next_action, self.generator)
         info |= self._step(loss)
         self.critic.track()
         return info
@@ -216,15 +221,16 @@ class SQAM:
         self, batch: ChunkBatch, base_batch: ChunkBatch, draws: Draws
     ) -> tuple[Tensor, dict[str, float], float]:
         """The joint loss of one update, its metrics and the path KL; changes nothing."""
-        context, next_context = self._encode(batch)
+        view = self.critic.view(batch, self.fast)
         with torch.no_grad():
             noise = torch.cat([draws.endpoint, draws.next_action])
-            endpoint, next_action = self.fast.sample(concatenate(context, next_context), noise).chunk(2)
-        target = self.critic.td_target(batch, next_context, next_action, self.generator)
-        action = self.fast.flat_action(batch.action)
-        temporal, gap, critic_info = self.critic.loss(batch, context, action, target, endpoint.clamp(-1, 1))
+            sampled = self.fast.sample(concatenate(view.context, view.next_context), noise)
+            endpoint, next_action = sampled.tensor_split([len(batch)])
+        temporal, gap, critic_info = self.critic.loss(
+            batch, view, next_action, self.generator, endpoint.clamp(-1, 1)
+        )
         assert gap is not None
-        actor_loss, actor_info, kl = self.actor_loss(context, endpoint, draws.bridge)
+        actor_loss, actor_info, kl = self.actor_loss(view.context, endpoint, draws.bridge)
         base_loss = self.base_loss(base_batch, draws)
         info = critic_info | actor_info | {"base/loss": float(base_loss.detach())}
         return temporal + self.config.value_penalty * gap + actor_loss + base_loss, info, kl
@@ -320,8 +326,9 @@ class SQAM:
         }
         return modules if self.average is None else modules | {"average": self.average}
 
-    def _encode(self, batch: ChunkBatch) -> tuple[Context, Context]:
-        return self.fast.encode(batch.observation), self.fast.encode(batch.next_observation)
+    def _draws(self, rows: int, bridges: int) -> Draws:
+        policy, next_rows = self.fast, self.critic.next_rows(rows)
+        return Draws.sample(rows, policy.flat_size, bridges, self.generator, policy.device, next_rows)
 
     def _step(self, loss: Tensor) -> dict[str, float]:
         config = self.config

@@ -58,11 +58,14 @@ def aggregate(
     kind: Aggregation,
     pessimism: float = 0.5,
     generator: torch.Generator | None = None,
+    *,
+    fresh_pairs: bool = False,
 ) -> Tensor:
     """Reduce head values (M, B) to (B,).
 
     ``mean_minus_std`` subtracts ``pessimism`` population standard deviations; ``subsample_min2`` takes
-    the minimum of two heads drawn fresh for each call and shared over the batch.
+    the minimum of two heads drawn fresh for each call and shared over the batch, or with ``fresh_pairs``
+    drawn for each column.
     """
     match kind:
         case "mean":
@@ -72,6 +75,9 @@ def aggregate(
         case "mean_minus_std":
             return values.mean(dim=0) - pessimism * values.std(dim=0, correction=0)
         case "subsample_min2":
+            if fresh_pairs:
+                pick = torch.rand(values.shape, generator=generator).argsort(dim=0)[:2].to(values.device)
+                return values.gather(0, pick).min(dim=0).values
             pick = torch.randperm(len(values), generator=generator)[:2]
             return values[pick].min(dim=0).values
 

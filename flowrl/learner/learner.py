@@ -113,12 +113,13 @@ class Learner:
 
     def step(self) -> None:
         """One update; logs at the configured rate. Raises NonFiniteLoss naming the update."""
+        began = time.perf_counter()
         try:
             info = self.algorithm.update(self.batches)
         except NonFiniteLoss as error:
             raise NonFiniteLoss(f"update {self.updates + 1}: {error}") from error
         self.updates += 1
-        self.metrics.add(info)
+        self.metrics.add({**info, "run/update_ms": 1000 * (time.perf_counter() - began)})
         if self.updates % self.config.log_every == 0:
             self.log()
 
@@ -207,8 +208,8 @@ class _OnDevice:
     def __init__(self, batches: Batches, device: torch.device) -> None:
         self._batches, self._device = batches, device
 
-    def batch(self, source: str | None = None) -> ChunkBatch:
-        return self._batches.batch(source).to(self._device)
+    def batch(self, source: str | None = None, chunks: int = 1) -> ChunkBatch:
+        return self._batches.batch(source, chunks).to(self._device)
 
 
 def sampler_config(config: RunConfig, policy: FlowPolicy) -> SamplerConfig:

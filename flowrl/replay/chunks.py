@@ -43,6 +43,8 @@ class Chunks:
     valid step, or ``-(e + 1)`` for the final observation of episode e; ``action`` holds the actions with
     H-1 copies of the last one after each episode; ``position`` (R,) is the place of each start in it,
     counted from its first row; ``success`` (R,); ``startable`` (R,) is False where no step is usable.
+    ``following`` (R,) is the row at which the episode's next chunk starts, -1 where there is none: where
+    the chunk is not wholly valid, where it ends the episode, and where nothing can start after it.
     """
 
     rewards: Floats
@@ -53,6 +55,7 @@ class Chunks:
     position: Ints
     success: Floats
     startable: NDArray[np.bool_]
+    following: Ints
 
 
 def cut(reader: ReplayReader, first_episode: int, rule: ChunkRule) -> Chunks:
@@ -83,6 +86,10 @@ def cut(reader: ReplayReader, first_episode: int, rule: ChunkRule) -> Chunks:
     # The end of the episode is the final observation, unless the last step was lost or it never mattered.
     final = row + taken == (first + length)[of]
     after = np.where(has_final[of], -(first_episode + of + 1), row + taken - 1)
+    startable = (left > 0) & (table[:, EPISODE["outcome"]] != Outcome.DISCARDED)[of]
+    goes_on = inside[:, -1] & ~ended[:, -1] & ~final
+    following = np.where(goes_on, row + taken, row)
+    goes_on &= startable[following - base]
     return Chunks(
         rewards=np.cumsum(reward * rule.discount**index, axis=1).astype(np.float32),
         mask=(~ended).astype(np.float32),
@@ -91,7 +98,8 @@ def cut(reader: ReplayReader, first_episode: int, rule: ChunkRule) -> Chunks:
         action=_padded_actions(reader, first, length, rule.length - 1),
         position=np.arange(len(of)) + of * (rule.length - 1),
         success=success[of].astype(np.float32),
-        startable=(left > 0) & (table[:, EPISODE["outcome"]] != Outcome.DISCARDED)[of],
+        startable=startable,
+        following=np.where(goes_on, following, -1),
     )
 
 

@@ -116,13 +116,17 @@ class ChunkSampler:
         # Per row: running rewards, mask, valid, success; and next row, place in the actions, source.
         self._returns = Growable((3 * config.chunk + 1,), np.float32)
         self._links = Growable((3,), np.int64)
+        self._following = Growable((), np.int64)
         self._action = Growable((reader.spec.action.size,), np.float32)
         self._starts: dict[str, Growable] = {name: Growable((), np.int64) for name in SOURCES}
         self._windows: Floats = np.empty((0, config.chunk * reader.spec.action.size), np.float32)
         self._update()
 
-    def batch(self, source: str | None = None) -> ChunkBatch:
+    def batch(self, source: str | None = None, chunks: int = 1) -> ChunkBatch:
         """A batch from the configured mix, or from a mix of ``named`` or a source by its name.
+
+        With more than one of ``chunks`` it carries the chunks that follow in the same episodes; the chunks
+        it starts with are the same ones.
 
         Sources: ``all``, ``demonstrations`` (streams of kind demonstration or import), ``online`` (the
         other streams), ``policy`` (rows the policy acted), ``interventions`` (rows a human acted in
@@ -131,7 +135,8 @@ class ChunkSampler:
         """
         if self.reader.episodes != self._episodes:
             self._update()
-        return self._gather(self._draw(source))
+        rows = self._draw(source)
+        return self._gather(rows) if chunks == 1 else self._sequences(rows, chunks)
 
     def size(self, source: str) -> int:
         """The number of start rows of a source."""
@@ -252,6 +257,18 @@ class ChunkSampler:
             source=torch.from_numpy(links[:, 2]),
         )
 
+    def _sequences(self, rows: Ints, chunks: int) -> ChunkBatch:
+        """The chunks at ``rows`` with the ``chunks - 1`` that follow each; see `ChunkBatch.present`."""
+        following = self._following.view
+        starts, present = [rows], [rows >= 0]
+        for _ in range(chunks - 1):
+            after = following.take(starts[-1])
+            present.append(present[-1] & (after >= 0))
+            starts.append(np.where(after >= 0, after, starts[-1]))
+        later = self._gather(np.concatenate(starts[1:]))
+        exists = torch.from_numpy(np.stack(present).astype(np.float32))
+        return replace(self._gather(rows), later=later, present=exists)
+
     def _update(self) -> None:
         """Take over the episodes the reader got since the last call."""
         if self.reader.episodes == self._episodes:
@@ -263,6 +280,7 @@ class ChunkSampler:
             np.concatenate([chunks.rewards, chunks.mask, chunks.valid, chunks.success[:, None]], axis=1)
         )
         self._links.append(np.stack([chunks.next, chunks.position + len(self._action), source], axis=1))
+        self._following.append(chunks.following)
         self._action.append(chunks.action)
         self._add_starts(chunks, first)
         self._windows = _windows(self._action.view, self.config.chunk)

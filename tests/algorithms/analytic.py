@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.observation import Observation
 from flowrl.replay.batch import ChunkBatch
-from tests.helpers import chunk_batch, identity_spec
+from tests.helpers import chunk_batch, identity_spec, with_later
 
 
 class LinearFlow(FlowPolicy):
@@ -84,17 +84,20 @@ class KnownCritic(nn.Module):
 
 
 class FixedBatches:
-    """Batches as a pure function of how many were drawn, by source; the draws can be rewound."""
+    """Batches as a pure function of how many were drawn, by source; the draws can be rewound.
+
+    Of a batch of sequences, no later chunk is present.
+    """
 
     def __init__(self, make: Callable[[int, str | None], ChunkBatch]) -> None:
         self.make = make
         self.drawn = 0
         self.sources: list[str | None] = []
 
-    def batch(self, source: str | None = None) -> ChunkBatch:
+    def batch(self, source: str | None = None, chunks: int = 1) -> ChunkBatch:
         self.drawn += 1
         self.sources.append(source)
-        return self.make(self.drawn, source)
+        return with_later(self.make(self.drawn, source), chunks)
 
     @classmethod
     def random(cls, rows: int, state: int, action: int, chunk: int) -> Self:

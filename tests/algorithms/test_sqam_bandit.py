@@ -35,7 +35,7 @@ class BanditReplay:
         self.context, self.action = torch.cat([self.context, context]), torch.cat([self.action, action])
         return float(reward(context, action).mean())
 
-    def batch(self, source: str | None = None) -> ChunkBatch:
+    def batch(self, source: str | None = None, chunks: int = 1) -> ChunkBatch:
         pick = torch.randint(len(self.context), (ROWS,), generator=self.generator)
         context, action = self.context[pick], self.action[pick]
         end = torch.zeros(ROWS, 1)

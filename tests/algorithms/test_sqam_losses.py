@@ -72,12 +72,9 @@ def test_actor_loss_reaches_the_fast_policy_alone() -> None:
 def test_critic_losses_reach_the_online_critic_alone() -> None:
     sqam = learner()
     batch = random_batch(0, ROWS, STATE, ACTION, CHUNK)
-    context, next_context = sqam.fast.encode(batch.observation), sqam.fast.encode(batch.next_observation)
-    action = sqam.fast.sample(next_context, torch.randn(ROWS, SIZE))
-    target = sqam.critic.td_target(batch, next_context, action, sqam.generator)
-    temporal, gap, _ = sqam.critic.loss(
-        batch, context, sqam.fast.flat_action(batch.action), target, action.detach().clamp(-1, 1)
-    )
+    view = sqam.critic.view(batch, sqam.fast)
+    action = sqam.fast.sample(view.next_context, torch.randn(ROWS, SIZE))
+    temporal, gap, _ = sqam.critic.loss(batch, view, action, sqam.generator, action.detach().clamp(-1, 1))
     assert gap is not None
     (temporal + gap).backward()
     assert touched(sqam.critic.online)

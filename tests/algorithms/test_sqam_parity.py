@@ -119,10 +119,10 @@ def test_endpoint_critic_gradient_and_adjoint_match(learner: SQAM) -> None:
 
 def test_td_target_matches(learner: SQAM) -> None:
     batch = the_batch()
-    context = learner.fast.encode(batch.next_observation)
-    action = learner.fast.sample(context, stored("draw/next_noise")).detach()
+    view = learner.critic.view(batch, learner.fast)
+    action = learner.fast.sample(view.next_context, stored("draw/next_noise")).detach()
     assert_close(action.clamp(-1, 1), "out/next_actions")
-    target = learner.critic.td_target(batch, context, action, learner.generator)
+    target = learner.critic.td_target(batch, view, action, learner.generator)
     assert_close(target, "out/target_q")
 
 

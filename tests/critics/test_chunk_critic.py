@@ -23,8 +23,10 @@ def critic(**options: object) -> tuple[ChunkCritic, FlowMLP]:
 def test_value_gap_has_no_gradient_when_the_policy_repeats_the_data() -> None:
     chunk_critic, policy = critic()
     batch = random_batch(0, ROWS, STATE, ACTION, CHUNK)
-    context, action = policy.encode(batch.observation), policy.flat_action(batch.action)
-    _, gap, info = chunk_critic.loss(batch, context, action, torch.zeros(ROWS), action.clone())
+    view = chunk_critic.view(batch, policy)
+    _, gap, info = chunk_critic.loss(
+        batch, view, torch.zeros(ROWS, 4), torch.Generator(), view.action.clone()
+    )
     assert gap is not None
     assert info["critic/value_gap"] == pytest.approx(0.0, abs=1e-6)
     for slope in torch.autograd.grad(gap, list(chunk_critic.online.parameters())):
@@ -51,15 +53,15 @@ def test_tabular_data_value_settles_half_a_penalty_above_its_target(penalty: flo
 def test_target_uses_the_clipped_action_and_the_target_heads() -> None:
     chunk_critic, policy = critic(aggregation="mean")
     batch = random_batch(0, ROWS, STATE, ACTION, CHUNK)
-    context = policy.encode(batch.next_observation)
+    view = chunk_critic.view(batch, policy)
     action = 3 * torch.randn(ROWS, ACTION * CHUNK)
     generator = torch.Generator().manual_seed(0)
-    found = chunk_critic.td_target(batch, context, action, generator)
-    values = chunk_critic.target(context.features, action.clamp(-1, 1)).mean(dim=0)
+    found = chunk_critic.td_target(batch, view, action, generator)
+    values = chunk_critic.target(view.next_context.features, action.clamp(-1, 1)).mean(dim=0)
     torch.testing.assert_close(found, batch.rewards[:, -1] + 0.9**CHUNK * values)
     with torch.no_grad():
         chunk_critic.online.biases[-1].add_(5.0)
-    torch.testing.assert_close(chunk_critic.td_target(batch, context, action, generator), found)
+    torch.testing.assert_close(chunk_critic.td_target(batch, view, action, generator), found)
     assert not found.requires_grad
 
 
@@ -68,8 +70,8 @@ def test_target_bounds_hold_the_bootstrap() -> None:
     with torch.no_grad():
         chunk_critic.target.biases[-1].add_(100.0)
     batch = random_batch(0, ROWS, STATE, ACTION, CHUNK)
-    context = policy.encode(batch.next_observation)
-    found = chunk_critic.td_target(batch, context, torch.zeros(ROWS, 4), torch.Generator())
+    view = chunk_critic.view(batch, policy)
+    found = chunk_critic.td_target(batch, view, torch.zeros(ROWS, 4), torch.Generator())
     torch.testing.assert_close(found, batch.rewards[:, -1])
 
 
