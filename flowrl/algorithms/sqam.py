@@ -10,40 +10,30 @@ Equations are numbered as in docs/algorithms/sqam.md.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from flowrl.acting import Actor
+from flowrl.algorithms.base import ActorCritic, ActorCriticConfig, flow_diagnostics
 from flowrl.algorithms.interface import Batches
 from flowrl.config import configclass
-from flowrl.critics.chunk_critic import ChunkCritic
 from flowrl.critics.ensemble import action_gradient
-from flowrl.critics.targets import CriticConfig
 from flowrl.policies.interface import Context, FlowPolicy, concatenate
-from flowrl.policies.samplers import flow_curvature, interpolate
+from flowrl.policies.samplers import interpolate
 from flowrl.replay.batch import ChunkBatch
-from flowrl.training import adam, clipped_step, polyak_
+from flowrl.training import polyak_
 
 
 @configclass
-class SQAMConfig:
+class SQAMConfig(ActorCriticConfig):
     """Hyper-parameters of SQAM; defaults are the authors' released ones."""
 
     kind: Literal["sqam"] = "sqam"
     """Name of the algorithm."""
     discount: float = 0.995
     """gamma, per environment step; a chunk is discounted by gamma^H."""
-    critic: CriticConfig = CriticConfig()
-    """The critic ensemble and its TD target."""
-    learning_rate: float = 3e-4
-    """Adam's step size for v_fast and v_slow."""
-    gradient_clip: float = 1.0
-    """Limit on the joint gradient's norm, or on each actor's when critic_gradient_clip is set."""
-    critic_gradient_clip: float | None = None
-    """Deviation: clip critic and actors separately, the critic at this norm. None clips jointly."""
     bridge_states: int | None = None
     """States per end point at which the adjoint is matched; None means the policy's flow steps K."""
     kl_budget: float = 0.5
@@ -68,10 +58,6 @@ class SQAMConfig:
     """Deviation when set: the named replay source on which the slow base trains, for example successes."""
     freeze_base: bool = False
     """Deviation: never train the slow base."""
-    average_actor: float | None = None
-    """Deviation when set: act with a moving average of v_fast of this rate."""
-    collect_best_of: int = 1
-    """Deviation when above 1: collect with the best of N samples while one sample is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -148,27 +134,21 @@ class Dual:
         self.value = min(max(moved, config.dual_low), config.dual_high)
 
 
-class SQAM:
+class SQAM(ActorCritic[SQAMConfig, FlowPolicy]):
     """The learner of SQAM: critic and target, slow base and its average, fast policy.
 
     ``policy`` is the behaviour-cloned base, copied for every role. ``seed`` fixes all random draws.
     """
 
     def __init__(self, config: SQAMConfig, policy: FlowPolicy, seed: int = 0) -> None:
-        self.config = config
-        self.fast = deepcopy(policy).requires_grad_(True)
+        super().__init__(config, policy, seed)
+        self.fast = self.policy
         self.slow = deepcopy(policy).requires_grad_(True)
         self.slow_target = policy.frozen_copy()
-        self.average = policy.frozen_copy() if config.average_actor is not None else None
-        self.generator = torch.Generator().manual_seed(seed)
-        self.critic = ChunkCritic(config.critic, policy, config.discount, seed)
-        rates = {
-            "critic": config.critic.learning_rate,
-            "fast": config.learning_rate,
-            "slow": config.learning_rate,
-        }
-        networks = {"critic": self.critic.online, "fast": self.fast, "slow": self.slow}
-        self.optimiser = adam(networks, rates)
+        rate = config.learning_rate
+        self.optimise(
+            {"fast": (self.fast, rate), "slow": (self.slow, rate)}, {"slow_target": self.slow_target}
+        )
         self.dual = Dual(config.dual_initial)
 
     def update(self, batches: Batches) -> dict[str, float]:
@@ -178,7 +158,7 @@ class SQAM:
         base_batch = batch if config.base_source is None else batches.batch(config.base_source)
         draws = self._draws(len(batch), config.bridge_states or self.fast.flow_steps)
         loss, info, kl = self.losses(batch, base_batch, draws)
-        info |= self._step(loss)
+        info |= self.step(loss)
         self.dual.step(kl, config)
         self._average()
         return info | {
@@ -187,35 +167,9 @@ class SQAM:
             "dual/path_kl_average": self.dual.average,
         }
 
-    def warm_up(self, batches: Batches) -> dict[str, float]:
-        """One TD update of the critic alone, on actions of the policy as it is."""
-        batch = self.critic.draw(batches)
-        draws = self._draws(len(batch), 0)
-        view = self.critic.view(batch, self.fast)
-        with torch.no_grad():
-            next_action = self.fast.sample(view.next_context, draws.next_action)
-        loss, _, info = self.critic.loss(batch, view, next_action, self.generator)
-        info |= self._step(loss)
-        self.critic.track()
-        return info
-
-    @torch.no_grad()
     def diagnostics(self, batches: Batches) -> dict[str, float]:
-        """How far the policy has moved from its base, and how straight its flow is; draws one batch.
-
-        The noise is the same every time and not the learner's: logging must not change training.
-        """
-        generator = torch.Generator().manual_seed(0)
-        context = self.fast.encode(batches.batch().observation)
-        noise = torch.randn(len(context), self.fast.flat_size, generator=generator).to(self.fast.device)
-        endpoint, bend = flow_curvature(self.fast.velocity, context, noise, self.fast.flow_steps)
-        base = self.slow_target.sample(context, noise)
-        saturated = (endpoint.abs() > 1).float().mean(dim=0).view(self.fast.chunk.length, -1)
-        return {
-            "actor/endpoint_shift": float((endpoint - base).norm(dim=1).mean()),
-            "actor/flow_curvature": float(bend.mean()),
-            "actor/saturated_worst_dimension": float(saturated.mean(dim=0).max()),
-        }
+        """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
+        return flow_diagnostics(self.fast, self.slow_target, self.fast.encode(batches.batch().observation))
 
     def losses(
         self, batch: ChunkBatch, base_batch: ChunkBatch, draws: Draws
@@ -279,71 +233,29 @@ class SQAM:
         """lambda_eff, the inverse temperature's inverse that scales the noise of the loss."""
         return self.config.dual_scale * self.dual.value
 
-    def actor(self, purpose: Literal["collect", "evaluate"]) -> Actor:
-        """The live policy, one sample; the best of N while collecting when so configured."""
-        policy = self.fast if self.average is None else self.average
-        best_of = self.config.collect_best_of if purpose == "collect" else 1
-        return Actor(policy, self.critic.target if best_of > 1 else None, best_of)
-
     def deviations(self) -> list[str]:
         """Options in use that the publication does not have."""
         config = self.config
         found = {
             f"the slow base trains on the source {config.base_source!r} only": config.base_source is not None,
             "the slow base is frozen": config.freeze_base,
-            f"acts with a moving average of the policy (rate {config.average_actor})": self.average
-            is not None,
-            f"collects with the best of {config.collect_best_of} samples": config.collect_best_of > 1,
-            "critic and actors are clipped separately": config.critic_gradient_clip is not None,
         }
-        return [text for text, used in found.items() if used]
+        return [text for text, used in found.items() if used] + super().deviations()
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, targets, optimiser, dual variable and random state."""
-        modules = {name: module.state_dict() for name, module in self._modules().items()}
-        return {
-            "modules": modules,
-            "optimiser": self.optimiser.state_dict(),
-            "dual": {"value": self.dual.value, "average": self.dual.average},
-            "generator": self.generator.get_state(),
-        }
+        """Networks, targets, optimiser, random state and the dual variable."""
+        return super().state_dict() | {"dual": asdict(self.dual)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        for name, module in self._modules().items():
-            module.load_state_dict(state["modules"][name])
-        self.optimiser.load_state_dict(state["optimiser"])
+        super().load_state_dict(state)
         self.dual = Dual(**state["dual"])
-        self.generator.set_state(state["generator"])
-
-    def _modules(self) -> dict[str, torch.nn.Module]:
-        modules: dict[str, torch.nn.Module] = {
-            "critic": self.critic.online,
-            "critic_target": self.critic.target,
-            "fast": self.fast,
-            "slow": self.slow,
-            "slow_target": self.slow_target,
-        }
-        return modules if self.average is None else modules | {"average": self.average}
 
     def _draws(self, rows: int, bridges: int) -> Draws:
         policy, next_rows = self.fast, self.critic.next_rows(rows)
         return Draws.sample(rows, policy.flat_size, bridges, self.generator, policy.device, next_rows)
 
-    def _step(self, loss: Tensor) -> dict[str, float]:
-        config = self.config
-        separate = {
-            "critic": config.critic_gradient_clip or 0.0,
-            "fast": config.gradient_clip,
-            "slow": config.gradient_clip,
-        }
-        norms = clipped_step(
-            self.optimiser, loss, config.gradient_clip if config.critic_gradient_clip is None else separate
-        )
-        return {f"{name}/gradient_norm": norm for name, norm in norms.items()}
-
     def _average(self) -> None:
         self.critic.track()
         polyak_(self.slow_target, self.slow, self.config.base_polyak)
-        if self.average is not None and self.config.average_actor is not None:
-            polyak_(self.average, self.fast, self.config.average_actor)
+        self.average_policy()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flowrl.critics.targets import CriticConfig, aggregate, chunk_target, td_loss
-from flowrl.policies.interface import Context, FlowPolicy
+from flowrl.policies.interface import Context, ChunkPolicy
 from flowrl.replay.batch import Batches, ChunkBatch
 from flowrl.training import polyak_
 
@@ -35,7 +35,7 @@ class ChunkCritic:
     ``discount`` is gamma per environment step. ``seed`` fixes the initial weights.
     """
 
-    def __init__(self, config: CriticConfig, policy: FlowPolicy, discount: float, seed: int) -> None:
+    def __init__(self, config: CriticConfig, policy: ChunkPolicy, discount: float, seed: int) -> None:
         self.config = config
         self.discount = discount
         self.chunk_length = policy.chunk.length
@@ -58,7 +58,7 @@ class ChunkCritic:
         """A batch with as many later chunks as this critic needs."""
         return batches.batch(source, self.chunks)
 
-    def view(self, batch: ChunkBatch, policy: FlowPolicy) -> CriticView:
+    def view(self, batch: ChunkBatch, policy: ChunkPolicy) -> CriticView:
         """Encode a batch with ``policy``."""
         return CriticView(
             context=policy.encode(batch.observation),
