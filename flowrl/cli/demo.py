@@ -96,30 +96,30 @@ def run_controls(result: Result, config: RunConfig, progress: Progress) -> None:
     """Run the controls that say where the gain comes from and store them beside the result."""
     run = result.run
     controls = {"success-only cloning": _cloning_control(result, config, progress)}
-    if config.algorithm.kind == "sqam":
-        controls = {"best-of-N on the base": _acting_control(run, config, progress), **controls}
+    if (answer := _acting_control(run, config, progress)) is not None:
+        controls = {"best-of-N on the base": answer, **controls}
     run.write_json("result.json", {**run.read_json("result.json"), "controls": controls})
 
 
-def _acting_control(run: Run, config: RunConfig, progress: Progress) -> dict[str, Any]:
+def _acting_control(run: Run, config: RunConfig, progress: Progress) -> dict[str, Any] | None:
     from flowrl import seeds
-    from flowrl.acting import Actor
-    from flowrl.algorithms.sqam import SQAM, SQAMConfig
+    from flowrl.algorithms.factory import make_algorithm
     from flowrl.cli.simulation import evaluate_in_processes
     from flowrl.policies.io import load_flow_policy
 
-    assert isinstance(config.algorithm, SQAMConfig)
     base = load_flow_policy(run.base)
-    trained = SQAM(config.algorithm, base)
+    trained = make_algorithm(config.algorithm, base, config.seed)
     loaded = run.checkpoints.load_latest()
     assert loaded is not None
     trained.load_state_dict(loaded.state["algorithm"])
-    actor = Actor(base, trained.critic.target, max(config.algorithm.collect_best_of, 2))
+    actor = trained.actor("collect").with_policy(base)
+    if actor.plain:
+        return None
     starts = seeds.reported(config.evaluation.episodes, config.evaluation.offset)
     progress.say("control: the base policy, choosing among samples by the trained critic")
     answer = evaluate_in_processes(config, actor, starts, config.evaluation.workers, progress)
     return {
-        "meaning": f"the base policy, unchanged, acting by the best of {actor.best_of} samples",
+        "meaning": f"the base policy, unchanged, acting by the best of {actor.candidates} samples",
         "evaluation": answer.to_json(),
     }
 

@@ -12,6 +12,7 @@ from flowrl.cli.common import RunsOption, load_config, one_thread
 from flowrl.errors import UsageError
 
 if TYPE_CHECKING:
+    from flowrl.acting import Actor
     from flowrl.learner.config import RunConfig
 
 
@@ -21,26 +22,32 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    policy: Annotated[str, typer.Argument(help="A policy directory, or a run (its tuned policy).")],
+    policy: Annotated[str, typer.Argument(help="A policy directory, or a run (its tuned actor).")],
     recipe: Annotated[str | None, typer.Option(help="The recipe that names the environment.")] = None,
     episodes: Annotated[int, typer.Option(help="Episodes, one from each fixed start.", min=1)] = 50,
     offset: Annotated[int, typer.Option(help="First start: another offset is an unseen set.", min=0)] = 0,
     zero_noise: Annotated[
         bool, typer.Option("--zero-noise", help="Act without the policy's own noise.")
     ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="One sample of a run's policy, whatever rule the run acts by.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Evaluating processes.", min=1)] = 2,
     to_json: Annotated[Path | None, typer.Option("--json", help="Also write the result here.")] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Measure a [bold]policy[/bold]'s success rate with its 95 % interval, from starts no training uses."""
+    from dataclasses import replace
+
     from flowrl import seeds
-    from flowrl.acting import Actor
     from flowrl.cli.progress import make_progress
     from flowrl.cli.simulation import evaluate_in_processes
-    from flowrl.policies.io import load_policy
 
-    directory, config = _find(policy, recipe, runs)
-    actor = Actor(load_policy(directory), zero_noise=zero_noise)
+    actor, config = _find(policy, recipe, runs)
+    if plain:
+        actor = actor.common()
+    if zero_noise:
+        actor = replace(actor, zero_noise=True)
     with one_thread(), make_progress() as progress:
         starts = seeds.reported(episodes, offset)
         result = evaluate_in_processes(config, actor, starts, workers, progress)
@@ -49,16 +56,18 @@ def evaluate(
         to_json.write_text(json.dumps(result.to_json(), indent=2) + "\n")
 
 
-def _find(policy: str, recipe: str | None, runs: Path) -> tuple[Path, RunConfig]:
+def _find(policy: str, recipe: str | None, runs: Path) -> tuple[Actor, RunConfig]:
+    from flowrl.acting import Actor
     from flowrl.learner.run import Run
+    from flowrl.policies.io import load_policy
 
     if (Path(policy) / "policy.json").is_file():
         if recipe is None:
             raise UsageError("which environment? name a recipe: flowrl evaluate POLICY --recipe lift_sqam")
-        return Path(policy), load_config(recipe, None)
+        return Actor(load_policy(policy)), load_config(recipe, None)
     run = Run.find(policy, runs)
     if not run.policy.is_dir():
         raise UsageError(
             f"run {run.name} has no tuned policy yet; go on with: flowrl finetune --resume {run.name}"
         )
-    return run.policy, run.config() if recipe is None else load_config(recipe, None)
+    return run.tuned_actor(), run.config() if recipe is None else load_config(recipe, None)

@@ -132,10 +132,7 @@ def record_strips(result: Result) -> list[Filmstrip]:
         return []
     env = registry.make(config.environment.name, **config.environment.settings)
     try:
-        policies = {"base policy": run.base, "tuned policy": run.policy}
-        return [
-            record(env.render_frame, env, Actor(load_policy(path)), seed, title=title)
-            for title, path in policies.items()
-        ]
+        actors = {"base policy": Actor(load_policy(run.base)), "tuned policy": run.tuned_actor()}
+        return [record(env.render_frame, env, actor, seed, title=title) for title, actor in actors.items()]
     finally:
         env.close()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flowrl import seeds as seed_plan
-from flowrl.acting import Actor
+from flowrl.acting import Actor, save_actor
 from flowrl.checkpoint import Loaded
 from flowrl.errors import Interrupted, NonFiniteLoss, Stopped, Terminated, UsageError
 from flowrl.evaluation import Evaluation
@@ -124,10 +124,14 @@ def _phases(learner: Learner, driver: Driver, loaded: Loaded | None, progress: P
     learner.stop_clock()
     learner.save(driver.state())
     learner.log()
-    save_policy(learner.actor("evaluate").policy, run.policy, _lineage(run, learner))
+    actor = learner.actor("evaluate")
+    save_policy(actor.policy, run.policy, _lineage(run, learner))
+    shutil.rmtree(run.actor, ignore_errors=True)
+    if not actor.plain:
+        save_actor(actor, run.actor)
     if run.read_json("result.json").get("updates") != learner.updates:
         _forget(run, "tuned")
-    after = _evaluate_once(learner, "tuned", learner.actor("evaluate"), driver, progress)
+    after = _evaluate_once(learner, "tuned", actor, driver, progress)
     return _finish(run, learner, before, after)
 
 

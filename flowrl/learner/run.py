@@ -2,7 +2,8 @@
 
 ``config.yaml`` (resolved), ``spec.json``, ``replay/``, ``base/`` (the policy it started from),
 ``weights/`` (published to workers), ``checkpoints/``, ``policy/`` (the tuned policy), ``metrics.jsonl``,
-``tensorboard/``, ``log.txt``, ``result.json``, ``report.html``.
+``tensorboard/``, ``log.txt``, ``result.json``, ``report.html``; and ``actor/`` (policy, critic and rule) when
+the evaluated rule is more than one plain sample of the tuned policy.
 """
 
 from __future__ import annotations
@@ -10,12 +11,23 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from flowrl.acting import Actor, load_actor
 from flowrl.checkpoint import CheckpointStore, WeightsStore
 from flowrl.config import load_recipe, show
 from flowrl.errors import UsageError
 from flowrl.learner.config import RunConfig
+from flowrl.policies.io import load_policy
+
+
+class NamedConfig(Protocol):
+    """A configuration that says what its runs are called."""
+
+    @property
+    def name(self) -> str:
+        """First part of the run directory's name."""
+        ...
 
 
 class Run:
@@ -26,6 +38,7 @@ class Run:
         self.replay = directory / "replay"
         self.base = directory / "base"
         self.policy = directory / "policy"
+        self.actor = directory / "actor"
         self.logs = directory / "logs"
         self.metrics = directory / "metrics.jsonl"
         self.tensorboard = directory / "tensorboard"
@@ -34,7 +47,7 @@ class Run:
         self.weights = WeightsStore(directory / "weights")
 
     @classmethod
-    def create(cls, config: RunConfig, root: Path) -> Run:
+    def create(cls, config: NamedConfig, root: Path) -> Run:
         """A fresh directory ``<root>/<name>-<n>`` with the smallest free n, holding the configuration."""
         root.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -62,6 +75,10 @@ class Run:
                     return cls(directory)
         known = sorted(path.parent.name for path in root.glob("*/config.yaml"))
         raise UsageError(f"no run at {str(where)!r}; runs under {root}: {', '.join(known) or 'none'}")
+
+    def tuned_actor(self) -> Actor:
+        """The tuned policy under the rule by which the run evaluated it. Raises CheckpointError."""
+        return load_actor(self.actor) if self.actor.is_dir() else Actor(load_policy(self.policy))
 
     @property
     def name(self) -> str:
