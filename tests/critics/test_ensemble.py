@@ -1,6 +1,8 @@
-"""The stacked ensemble is M separate critics."""
+"""The stacked ensemble is M separate critics; low-rank layers, distributions, and what is saved."""
 
 from __future__ import annotations
+
+from copy import deepcopy
 
 import pytest
 import torch
@@ -102,3 +104,91 @@ def test_action_gradient_works_without_gradients_and_leaves_none_behind() -> Non
     assert not gradient.requires_grad
     assert not values.requires_grad
     assert all(p.grad is None for p in ensemble.parameters())
+
+
+def low_rank(rank: int = 4) -> CriticEnsemble:
+    return CriticEnsemble(FEATURES + ACTION, heads=2, width=WIDTH, depth=3, lora_rank=rank)
+
+
+def test_low_rank_critic_without_its_low_rank_part_is_the_frozen_net() -> None:
+    ensemble = low_rank()
+    with torch.no_grad():
+        for up in ensemble.up:
+            up.zero_()
+    plain = CriticEnsemble(FEATURES + ACTION, heads=2, width=WIDTH, depth=3)
+    kept = {name: value for name, value in ensemble.state_dict().items() if name in plain.state_dict()}
+    plain.load_state_dict(kept)
+    features, action = torch.randn(ROWS, FEATURES), torch.randn(ROWS, ACTION)
+    torch.testing.assert_close(ensemble(features, action), plain(features, action), rtol=0, atol=1e-6)
+
+
+def test_low_rank_critic_equals_a_net_of_its_merged_weights() -> None:
+    ensemble = low_rank()
+    plain = CriticEnsemble(FEATURES + ACTION, heads=2, width=WIDTH, depth=3)
+    with torch.no_grad():
+        for layer in range(4):
+            plain.weights[layer].copy_(ensemble.merged(layer))
+    features, action = torch.randn(ROWS, FEATURES), torch.randn(ROWS, ACTION)
+    torch.testing.assert_close(ensemble(features, action), plain(features, action), rtol=1e-5, atol=1e-5)
+    assert not torch.equal(ensemble.merged(1), ensemble.weights[1])
+    assert torch.equal(ensemble.merged(0), ensemble.weights[0])
+    assert torch.equal(ensemble.merged(3), ensemble.weights[3])
+
+
+def test_only_the_weights_between_hidden_layers_are_frozen() -> None:
+    ensemble = low_rank()
+    ensemble(torch.randn(ROWS, FEATURES), torch.randn(ROWS, ACTION)).sum().backward()
+    without = {name for name, parameter in ensemble.named_parameters() if parameter.grad is None}
+    assert without == {"weights.1", "weights.2"}
+    assert [tuple(down.shape) for down in ensemble.down] == [(2, WIDTH, 4)] * 2
+    assert [tuple(up.shape) for up in ensemble.up] == [(2, 4, WIDTH)] * 2
+
+
+def test_target_averages_the_weights_by_which_a_low_rank_critic_acts() -> None:
+    online = low_rank().double()
+    target = deepcopy(online).requires_grad_(False)
+    expected = [target.merged(layer).clone() for layer in range(4)]
+    bias = target.biases[-1].clone()
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in online.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(torch.randn_like(parameter))
+        target.track_(online, 0.25)
+        expected = [0.75 * e + 0.25 * online.merged(layer).detach() for layer, e in enumerate(expected)]
+        bias = 0.75 * bias + 0.25 * online.biases[-1].detach()
+        for layer, weight in enumerate(expected):
+            torch.testing.assert_close(target.merged(layer), weight, rtol=0, atol=1e-6)
+        assert all(not up.any() for up in target.up)
+        torch.testing.assert_close(target.biases[-1], bias, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lora_rank": 3},
+        {"head": "c51", "atoms": 7, "value_low": -3.0, "value_high": 1.0},
+        {"head": "hl_gauss", "atoms": 7, "value_low": -3.0, "value_high": 1.0, "smoothing": 0.5},
+    ],
+)
+def test_configuration_and_state_rebuild_the_critic(options: dict[str, object]) -> None:
+    ensemble = CriticEnsemble(FEATURES + ACTION, heads=2, width=WIDTH, depth=2, **options)  # type: ignore[arg-type]
+    again = CriticEnsemble(**ensemble.config())
+    again.load_state_dict(ensemble.state_dict())
+    features, action = torch.randn(ROWS, FEATURES), torch.rand(ROWS, ACTION) - 0.5
+    values = ensemble(features, action)
+    assert values.shape == (2, ROWS)
+    assert torch.equal(again(features, action), values)
+    gradient, same = action_gradient(ensemble, features, action)
+    assert gradient.shape == action.shape
+    assert torch.equal(same, values.detach())
+
+
+def test_distributional_critic_keeps_its_values_inside_the_range() -> None:
+    ensemble = CriticEnsemble(
+        FEATURES + ACTION, head="c51", atoms=5, value_low=-2.0, value_high=-1.0, width=8
+    )
+    values = ensemble(100 * torch.randn(50, FEATURES), torch.randn(50, ACTION)).detach()
+    assert ensemble.logits(torch.randn(3, FEATURES), torch.randn(3, ACTION)).shape == (10, 3, 5)
+    assert -2 <= float(values.min()) < float(values.max()) <= -1
