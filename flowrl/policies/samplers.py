@@ -84,15 +84,21 @@ def memoryless_sde(
     ``X_{t+h} = X_t + h [2 v(X_t, t) - X_t / (t + h)] + sqrt(h) g_t xi`` with
     ``g_t^2 = 2 (1 - t + h) / (t + h)``; the last step adds no noise.
     """
-    h = 1 / steps
 
     def transition(x: Tensor, i: int) -> tuple[Tensor, float]:
-        t = i / steps
-        drift = 2 * velocity(context, x, x.new_full((len(x), 1), t)) - x / (t + h)
-        variance = h * 2 * (1 - t + h) / (t + h)
-        return x + h * drift, variance**0.5 if i < steps - 1 else 0.0
+        return memoryless_step(velocity, context, x, i, steps)
 
     return sample_sde(transition, noise, steps, normal)
+
+
+def memoryless_step(
+    velocity: Velocity, context: Context, x: Tensor, i: int, steps: int
+) -> tuple[Tensor, float]:
+    """Mean (B, D) and standard deviation of step i of `memoryless_sde` from x (B, D)."""
+    t, h = i / steps, 1 / steps
+    drift = 2 * velocity(context, x, x.new_full((len(x), 1), t)) - x / (t + h)
+    variance = h * 2 * (1 - t + h) / (t + h)
+    return x + h * drift, variance**0.5 if i < steps - 1 else 0.0
 
 
 def tapered_sde(
