@@ -33,12 +33,11 @@ def section(title: str) -> list[str]:
     return [line for line in PAGE.split(title, 1)[1].split("\n## ")[0].splitlines() if line.startswith("|")]
 
 
-@pytest.mark.parametrize("config", [SQAMConfig, CriticConfig])
-def test_every_hyper_parameter_has_a_row_with_its_default(config: type) -> None:
-    start = f"{config.__module__}.{config.__name__}"
+def test_every_hyper_parameter_has_a_row_with_its_default() -> None:
+    start = f"{SQAMConfig.__module__}.{SQAMConfig.__name__}"
     table = PAGE.split(start, 1)[1].split("\n`flowrl")[0].split("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    for name, field in config_fields(config).items():
+    for name, field in config_fields(SQAMConfig).items():
         names, defaults, meaning = row_of(name, rows)
         assert meaning
         position = [part.strip(" `") for part in names.split(",")].index(name)
