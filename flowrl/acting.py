@@ -74,7 +74,9 @@ class Actor:
         else:
             heads = {"mean": "mean", "min": "minimum"}.get(self.score, self.score)
             words = [f"best of {self.candidates} {name}s by the critic's {heads}"]
-        words += ["zero noise" if self.zero_noise else "random noise", self.policy.sample_detail]
+        if self.policy.noise_size:
+            words.append("zero noise" if self.zero_noise else "random noise")
+        words.append(self.policy.sample_detail)
         return ", ".join(word for word in words if word)
 
     def common(self) -> Actor:
@@ -99,7 +101,7 @@ class Actor:
             return self._sample(context, generator).clamp(-1, 1)
         actions = self._propose(context, generator).clamp(-1, 1)
         features = context.features.repeat_interleave(self.candidates // self.best_of, 0)
-        values = aggregate(self.critic(features, actions), self.score, 0.5, generator)
+        values = aggregate(self.critic(features, actions), self.score, 0.5, generator, fresh_pairs=True)
         best = values.view(-1, self.candidates).argmax(dim=1)
         return actions[torch.arange(len(best), device=best.device) * self.candidates + best]
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from flowrl.errors import ConfigError
 
-Activation = Literal["gelu_tanh", "gelu", "relu"]
+Activation = Literal["gelu_tanh", "gelu", "relu", "silu"]
 
 
 def module(name: Activation) -> nn.Module:
@@ -24,5 +24,7 @@ def module(name: Activation) -> nn.Module:
             return nn.GELU()
         case "relu":
             return nn.ReLU()
+        case "silu":
+            return nn.SiLU()
         case _:
             raise ConfigError(f"activation is {name!r}; expected one of {', '.join(get_args(Activation))}")

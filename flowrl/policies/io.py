@@ -33,6 +33,7 @@ POLICY_FILE = "policy.json"
 WEIGHTS_FILE = "weights.safetensors"
 
 KINDS: dict[str, str] = {
+    "deterministic_mlp": "flowrl.policies.deterministic:DeterministicMLP",
     "diffusion_mlp": "flowrl.policies.diffusion:DiffusionMLP",
     "flow_mlp": "flowrl.policies.mlp:FlowMLP",
     "flow_transformer": "flowrl.policies.transformer:FlowTransformer",
