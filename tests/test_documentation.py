@@ -21,8 +21,8 @@ import typer
 from gymnasium.utils.env_checker import check_env
 
 from flowrl.cli.app import build
-from flowrl.config import load_recipe
-from flowrl.learner.config import RunConfig
+from flowrl.config import find_recipe, load_recipe
+from flowrl.scratch.config import recipe_class
 from sim import registry
 
 ROOT = Path(__file__).parents[1]
@@ -171,7 +171,8 @@ def command_fault(command: Command) -> str | None:
     recipe = parameters.get("recipe")
     if recipe and not PLACEHOLDER.fullmatch(recipe) and not recipe.endswith(".yaml"):
         try:
-            load_recipe(RunConfig, recipe, parameters.get("overrides") or [])
+            path = find_recipe(recipe)
+            load_recipe(recipe_class(path), path, parameters.get("overrides") or [])
         except Exception as error:
             return f"{command}: {error}"
     environment = parameters.get("env")

@@ -49,10 +49,10 @@ def _print_resolved(recipe: str, overrides: list[str]) -> None:
 
     # A misspelt name is told before torch is loaded.
     path = find_recipe(recipe)
-    from flowrl.learner.config import RunConfig
+    from flowrl.scratch.config import recipe_class
 
     # Plain text: it must stay YAML when it goes into a file.
-    typer.echo(as_yaml(load_recipe(RunConfig, path, overrides)), nl=False)
+    typer.echo(as_yaml(load_recipe(recipe_class(path), path, overrides)), nl=False)
 
 
 def _recipes() -> Table:

@@ -18,6 +18,7 @@ from flowrl.cli import app as application
 from flowrl.config import list_recipes, load, load_recipe, show, yaml_text
 from flowrl.errors import ConfigError, FlowRLError, Interrupted, NonFiniteLoss
 from flowrl.learner.config import RunConfig
+from flowrl.scratch.config import ScratchConfig, recipe_class
 
 
 def python(code: str) -> str:
@@ -188,15 +189,18 @@ def test_show_lists_settings_and_environments() -> None:
 def test_every_recipe_that_comes_along_resolves_and_describes_itself(name: str) -> None:
     from flowrl.config import recipe_description
 
-    cfg = load_recipe(RunConfig, name)
-    assert load(RunConfig, yaml_text.parse(show(cfg), name)) == cfg
+    kind = recipe_class(list_recipes()[name])
+    cfg = load_recipe(kind, name)
+    assert load(kind, yaml_text.parse(show(cfg), name)) == cfg
     assert recipe_description(list_recipes()[name])
 
 
 def test_every_setting_has_a_meaning() -> None:
     from flowrl.config import describe
 
-    assert [row.key for row in describe(RunConfig) if not row.meaning and not row.key.endswith("kind")] == []
+    for kind in (RunConfig, ScratchConfig):
+        silent = [row.key for row in describe(kind) if not row.meaning and not row.key.endswith("kind")]
+        assert silent == []
 
 
 def test_doctor_prints_json_and_a_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
