@@ -26,6 +26,7 @@ COMMANDS = (
     "import_",
     "pretrain",
     "finetune",
+    "train",
     "evaluate",
     "check",
     "report",
