@@ -27,6 +27,7 @@ COMMANDS = (
     "pretrain",
     "finetune",
     "train",
+    "compare",
     "evaluate",
     "check",
     "report",

@@ -8,48 +8,56 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-VARIABLES = ("ink", "muted", "grid", "base", "tuned", "c3", "c4", "c5")
+VARIABLES = ("ink", "muted", "grid", "base", "tuned", "c3", "c4", "c5", "c6", "c7")
 """The page's CSS variables that a drawing may use."""
 
 _PLACEHOLDERS = {name: f"#fe{index:02x}ef" for index, name in enumerate(VARIABLES)}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "flowrl",
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _PLACEHOLDERS["grid"],
-    "axes.labelcolor": _PLACEHOLDERS["muted"],
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _PLACEHOLDERS["grid"],
-    "grid.linewidth": 0.6,
-    "xtick.color": _PLACEHOLDERS["grid"],
-    "ytick.color": _PLACEHOLDERS["grid"],
-    "xtick.labelcolor": _PLACEHOLDERS["muted"],
-    "ytick.labelcolor": _PLACEHOLDERS["muted"],
-    "xtick.major.size": 0.0,
-    "ytick.major.size": 0.0,
-    "xtick.minor.size": 0.0,
-    "ytick.minor.size": 0.0,
-    "text.color": _PLACEHOLDERS["ink"],
-    "text.parse_math": False,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.handlelength": 1.4,
-    "lines.linewidth": 1.7,
-    "lines.solid_capstyle": "round",
-}
+_LIGHT = "#17202b #5b6775 #dfe3e9 #c2620a #0b7f72 #5b4fd0 #c02f6b #64748b #2563a8 #8a6d00"
+PAPER: Mapping[str, str] = dict(zip(VARIABLES, _LIGHT.split(), strict=True))
+"""The page's light colours, for drawings that stand in files of their own."""
+
+
+def _style(palette: Mapping[str, str]) -> dict[Any, Any]:
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "flowrl",
+        "font.size": 9.0,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": palette["grid"],
+        "axes.labelcolor": palette["muted"],
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": palette["grid"],
+        "grid.linewidth": 0.6,
+        "xtick.color": palette["grid"],
+        "ytick.color": palette["grid"],
+        "xtick.labelcolor": palette["muted"],
+        "ytick.labelcolor": palette["muted"],
+        "xtick.major.size": 0.0,
+        "ytick.major.size": 0.0,
+        "xtick.minor.size": 0.0,
+        "ytick.minor.size": 0.0,
+        "text.color": palette["ink"],
+        "text.parse_math": False,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "legend.handlelength": 1.4,
+        "lines.linewidth": 1.7,
+        "lines.solid_capstyle": "round",
+    }
 
 
 def color(name: str) -> str:
@@ -58,9 +66,14 @@ def color(name: str) -> str:
 
 
 @contextmanager
-def drawing(width: float = 4.4, height: float = 2.7) -> Generator[tuple[Figure, Axes]]:
-    """A figure with one pair of axes, in inches, in the page's style; no global state is touched."""
-    with mpl.rc_context(_STYLE):
+def drawing(
+    width: float = 4.4, height: float = 2.7, palette: Mapping[str, str] = _PLACEHOLDERS
+) -> Generator[tuple[Figure, Axes]]:
+    """A figure with one pair of axes, in inches, in the page's style; no global state is touched.
+
+    ``palette`` colours it by the names of `VARIABLES`; with the default, `to_svg` leaves that to the page.
+    """
+    with mpl.rc_context(_style(palette)):
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
@@ -90,3 +103,11 @@ def to_svg(figure: Figure, name: str, description: str) -> Markup:
     assert box is not None
     head = Markup('<svg role="img" aria-label="{}" ').format(description)
     return head + Markup(box[0] + text[text.index(">") :])
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure drawn with `PAPER` as files ending in .svg and .png, on white. Call it inside `drawing`."""
+    figure.patch.set(visible=True, facecolor="white")
+    FigureCanvasSVG(figure).print_svg(path.with_suffix(".svg"), metadata={"Date": None})
+    figure.set_dpi(160)
+    FigureCanvasAgg(figure).print_png(path.with_suffix(".png"), metadata={"Software": None})
