@@ -29,6 +29,7 @@ COMMANDS = (
     "train",
     "compare",
     "evaluate",
+    "ope",
     "check",
     "report",
     "replay",

@@ -1,0 +1,1 @@
+"""Off-policy evaluation: what logged episodes say about policies that did not collect them."""
