@@ -35,8 +35,12 @@ WEIGHTS_FILE = "weights.safetensors"
 KINDS: dict[str, str] = {
     "deterministic_mlp": "flowrl.policies.deterministic:DeterministicMLP",
     "diffusion_mlp": "flowrl.policies.diffusion:DiffusionMLP",
+    "edited": "flowrl.policies.edited:EditedPolicy",
     "flow_mlp": "flowrl.policies.mlp:FlowMLP",
     "flow_transformer": "flowrl.policies.transformer:FlowTransformer",
+    "gaussian": "flowrl.policies.gaussian:GaussianPolicy",
+    "one_step": "flowrl.policies.one_step:OneStepPolicy",
+    "steered": "flowrl.policies.steered:SteeredPolicy",
 }
 """Every kind of policy and the class behind it, imported when first used. A new policy is a line here."""
 

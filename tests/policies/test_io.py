@@ -16,6 +16,7 @@ from flowrl.errors import CheckpointError
 from flowrl.policies import FlowPolicy, Observation, create_policy, io, load_policy, save_policy
 from flowrl.policies.io import KINDS, POLICY_FILE, WEIGHTS_FILE
 from flowrl.spec import Spec
+from tests.policies.kinds import small
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def edit(directory: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_policy_is_read_back_bit_for_bit(kind: str, spec: Spec, tmp_path: Path) -> None:
-    policy = create_policy(kind, spec, {"width": 16, "flow_steps": 3})
+    policy = create_policy(kind, spec, small(kind))
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.normal_()
@@ -39,7 +40,7 @@ def test_a_policy_is_read_back_bit_for_bit(kind: str, spec: Spec, tmp_path: Path
     again = load_policy(tmp_path / "deep" / "policy")
     assert type(again) is type(policy)
     assert (again.spec, again.config()) == (policy.spec, policy.config())
-    observation, noise = Observation(torch.randn(5, 3)), torch.randn(5, 8)
+    observation, noise = Observation(torch.randn(5, 3)), torch.randn(5, policy.noise_size)
     samples = [p.raw_action(p.sample(p.encode(observation), noise)) for p in (policy, again)]
     assert torch.equal(*samples)
     assert io.read_description(tmp_path / "deep" / "policy")["lineage"] == {"run": "lift-1", "step": 20}

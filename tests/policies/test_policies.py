@@ -1,4 +1,4 @@
-"""What every kind of policy promises, and what is particular to one."""
+"""What every policy with a velocity promises, and what is particular to one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from torch import nn
 from flowrl.errors import ConfigError, DataError, SpecMismatch
 from flowrl.policies import Context, FlowPolicy, Observation, create_policy
 from flowrl.policies.interface import concatenate
-from flowrl.policies.io import KINDS
+from flowrl.policies.io import create_flow_policy
 from flowrl.policies.mlp import FlowMLP
 from flowrl.policies.networks import TimeEmbedding
 from flowrl.policies.transformer import FlowTransformer
 from flowrl.spec import ActionSpec, Spec, require_match
+from tests.policies.kinds import FLOWS
 
 SMALL = {"width": 16, "depth": 2}
 PARITY = Path(__file__).parents[1] / "data" / "sqam.npz"
 
 
-@pytest.fixture(params=sorted(KINDS))
+@pytest.fixture(params=FLOWS)
 def policy(request: pytest.FixtureRequest, spec: Spec) -> FlowPolicy:
-    return create_policy(request.param, spec, SMALL)
+    return create_flow_policy(request.param, spec, SMALL)
 
 
 def test_velocity_and_sample_have_the_shape_of_flat_chunks(policy: FlowPolicy) -> None:

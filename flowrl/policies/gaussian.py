@@ -1,0 +1,44 @@
+"""A squashed Gaussian over whole chunks: the actor of SAC and RLPD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from flowrl.policies.interface import Context
+from flowrl.policies.wrapped import TanhGaussian, WrappedPolicy
+from flowrl.spec import Spec
+
+
+class GaussianPolicy(WrappedPolicy):
+    """``action = tanh(mean(s) + std(s) xi)``; sees through a flow policy's encoder and uses nothing else of it.
+
+    Zero noise gives the mean (before the tanh, so the median after it).
+
+    Args:
+        spec: with chunking and normalisation.
+        base: kind and settings of the flow policy.
+        width, depth: hidden layers.
+    """
+
+    kind = "gaussian"
+    sample_name = "Gaussian sample"
+
+    def __init__(self, spec: Spec, base: Mapping[str, Any], *, width: int = 256, depth: int = 3) -> None:
+        super().__init__(spec, base)
+        self._config: dict[str, Any] = {"width": width, "depth": depth}
+        self.gaussian = TanhGaussian(self.feature_size, self.flat_size, width=width, depth=depth)
+
+    def sample(self, context: Context, noise: Tensor) -> Tensor:
+        """One action per row from noise (B, D), inside (-1, 1): (B, D)."""
+        return self.gaussian(context.features, noise)[0]
+
+    def log_prob(self, context: Context, action: Tensor) -> Tensor:
+        """Log-density (B,) of flat normalised chunks (B, D); those at the bounds are taken just inside."""
+        return self.gaussian.log_prob(context.features, action)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments beyond the spec, as JSON values."""
+        return super().config() | self._config
