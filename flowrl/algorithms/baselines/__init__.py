@@ -1,0 +1,1 @@
+"""Published methods that SQAM and its kin are compared with, on the same networks, replay and acting rules."""
