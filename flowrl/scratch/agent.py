@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flowrl.critics.aggregation import aggregate
 from flowrl.critics.chunk_critic import ChunkCritic, CriticView
-from flowrl.critics.targets import aggregate
 from flowrl.policies.observation import Observation
 from flowrl.replay.batch import ChunkBatch
 from flowrl.scratch.actors import Purpose, make_actor

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from flowrl.activations import Activation
 from flowrl.config import BY_KIND, configclass
 from flowrl.config.recipes import recipe_layers
-from flowrl.critics.targets import Aggregation, CriticConfig
+from flowrl.critics.aggregation import Aggregation
+from flowrl.critics.targets import CriticConfig
 from flowrl.learner.config import BudgetConfig, RunConfig, Setting
 
 
