@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from flowrl.algorithms.baselines.dsrl import DSRL, DSRLConfig
+from flowrl.algorithms.baselines.expo import EXPO, EXPOConfig
+from flowrl.algorithms.baselines.fql import FQL, FQLConfig
+from flowrl.algorithms.baselines.qc import QC, QCConfig
+from flowrl.algorithms.baselines.rlpd import RLPD, RLPDConfig
 from flowrl.algorithms.imitation import Imitation, ImitationConfig
 from flowrl.algorithms.interface import Algorithm
+from flowrl.algorithms.qf3 import QF3, QF3Config
 from flowrl.algorithms.sqam import SQAM, SQAMConfig
 from flowrl.policies.interface import FlowPolicy
 
 
-def make_algorithm(config: SQAMConfig | ImitationConfig, policy: FlowPolicy, seed: int) -> Algorithm:
+def make_algorithm(
+    config: SQAMConfig
+    | QF3Config
+    | ImitationConfig
+    | QCConfig
+    | FQLConfig
+    | DSRLConfig
+    | EXPOConfig
+    | RLPDConfig,
+    policy: FlowPolicy,
+    seed: int,
+) -> Algorithm:
     """The algorithm that ``config`` describes, starting from the base ``policy``."""
     match config:
         case SQAMConfig():
             return SQAM(config, policy, seed)
+        case QF3Config():
+            return QF3(config, policy, seed)
         case ImitationConfig():
             return Imitation(config, policy, seed)
+        case QCConfig():
+            return QC(config, policy, seed)
+        case FQLConfig():
+            return FQL(config, policy, seed)
+        case DSRLConfig():
+            return DSRL(config, policy, seed)
+        case EXPOConfig():
+            return EXPO(config, policy, seed)
+        case RLPDConfig():
+            return RLPD(config, policy, seed)

@@ -8,7 +8,15 @@ from flowrl.learner.config import AsynchronousConfig
 from flowrl.report.comparison import Paired, clearly_better, overlap
 from flowrl.report.data import Findings
 
-_ALGORITHMS = {"sqam": "SQAM", "imitation": "self-imitation"}
+_ALGORITHMS = {
+    "sqam": "SQAM",
+    "qf3": "QF3",
+    "imitation": "self-imitation",
+    "qc": "QC",
+    "fql": "FQL",
+    "dsrl": "DSRL",
+}
+_ALGORITHMS |= {"expo": "EXPO", "rlpd": "RLPD"}
 
 
 def algorithm_name(found: Findings) -> str:
