@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowrl.algorithms.aloe import ALOE, ALOEConfig
 from flowrl.algorithms.baselines.dsrl import DSRL, DSRLConfig
 from flowrl.algorithms.baselines.expo import EXPO, EXPOConfig
 from flowrl.algorithms.baselines.fql import FQL, FQLConfig
@@ -9,6 +10,7 @@ from flowrl.algorithms.baselines.qc import QC, QCConfig
 from flowrl.algorithms.baselines.rlpd import RLPD, RLPDConfig
 from flowrl.algorithms.imitation import Imitation, ImitationConfig
 from flowrl.algorithms.interface import Algorithm
+from flowrl.algorithms.ogpo import OGPO, OGPOConfig
 from flowrl.algorithms.qf3 import QF3, QF3Config
 from flowrl.algorithms.sqam import SQAM, SQAMConfig
 from flowrl.policies.interface import FlowPolicy
@@ -17,6 +19,8 @@ from flowrl.policies.interface import FlowPolicy
 def make_algorithm(
     config: SQAMConfig
     | QF3Config
+    | OGPOConfig
+    | ALOEConfig
     | ImitationConfig
     | QCConfig
     | FQLConfig
@@ -32,6 +36,10 @@ def make_algorithm(
             return SQAM(config, policy, seed)
         case QF3Config():
             return QF3(config, policy, seed)
+        case OGPOConfig():
+            return OGPO(config, policy, seed)
+        case ALOEConfig():
+            return ALOE(config, policy, seed)
         case ImitationConfig():
             return Imitation(config, policy, seed)
         case QCConfig():

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from flowrl.activations import Activation
+from flowrl.algorithms.aloe import ALOEConfig
 from flowrl.algorithms.baselines.dsrl import DSRLConfig
 from flowrl.algorithms.baselines.expo import EXPOConfig
 from flowrl.algorithms.baselines.fql import FQLConfig
 from flowrl.algorithms.baselines.qc import QCConfig
 from flowrl.algorithms.baselines.rlpd import RLPDConfig
 from flowrl.algorithms.imitation import ImitationConfig
+from flowrl.algorithms.ogpo import OGPOConfig
 from flowrl.algorithms.qf3 import QF3Config
 from flowrl.algorithms.sqam import SQAMConfig
 from flowrl.config import BY_KIND, configclass
@@ -201,7 +203,16 @@ class EvaluationConfig:
 
 PolicyConfig = Annotated[FlowMLPConfig | FlowTransformerConfig | DiffusionMLPConfig, BY_KIND]
 AlgorithmConfig = Annotated[
-    SQAMConfig | QF3Config | ImitationConfig | QCConfig | FQLConfig | DSRLConfig | EXPOConfig | RLPDConfig,
+    SQAMConfig
+    | QF3Config
+    | OGPOConfig
+    | ALOEConfig
+    | ImitationConfig
+    | QCConfig
+    | FQLConfig
+    | DSRLConfig
+    | EXPOConfig
+    | RLPDConfig,
     BY_KIND,
 ]
 DriverConfig = Annotated[InterleavedConfig | AsynchronousConfig, BY_KIND]
