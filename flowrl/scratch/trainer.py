@@ -93,6 +93,8 @@ class Trainer:
         name, total = self._limit()
         progress.phase("training", total)
         note = ""
+        if self.steps == 0:
+            progress.say(f"untrained: {self._evaluate_periodically()}")
         while not self._finished():
             self.stop.check()
             self._step()

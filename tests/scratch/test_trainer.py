@@ -71,12 +71,16 @@ def test_a_run_counts_logs_evaluates_and_saves(tmp_path: Path) -> None:
     assert (result.steps, result.updates) == (800, 20)
     assert told.phases[0] == ("training", 800)
     assert told.notes[-1][0] == 800
-    assert [line.split(",")[0] for line in told.lines] == ["step 400", "step 800"]
+    assert [line.split(",")[0].split(" -")[0] for line in told.lines] == [
+        "untrained: return",
+        "step 400",
+        "step 800",
+    ]
     metrics = read_metrics(run.metrics)
     logged = np.isfinite(metrics["collect/return"])
     assert metrics["step"][logged].tolist() == list(range(80, 801, 80))
     evaluated = np.isfinite(metrics["evaluation/return"])
-    assert metrics["step"][evaluated].tolist() == [400, 800]
+    assert metrics["step"][evaluated].tolist() == [0, 400, 800]
     assert (metrics["collect/length"][logged] == 1).all()
     assert any(run.tensorboard.iterdir())
     stored = json.loads((run.directory / "result.json").read_text())
