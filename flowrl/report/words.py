@@ -9,14 +9,9 @@ from flowrl.report.comparison import Paired, clearly_better, overlap
 from flowrl.report.data import Findings
 
 _ALGORITHMS = {
-    "sqam": "SQAM",
-    "qf3": "QF3",
     "imitation": "self-imitation",
-    "qc": "QC",
-    "fql": "FQL",
-    "dsrl": "DSRL",
+    **{kind: kind.upper() for kind in ("sqam", "qf3", "qc", "fql", "dsrl", "expo", "rlpd")},
 }
-_ALGORITHMS |= {"expo": "EXPO", "rlpd": "RLPD"}
 
 
 def algorithm_name(found: Findings) -> str:
