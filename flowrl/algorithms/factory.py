@@ -11,6 +11,7 @@ from flowrl.algorithms.baselines.rlpd import RLPD, RLPDConfig
 from flowrl.algorithms.imitation import Imitation, ImitationConfig
 from flowrl.algorithms.interface import Algorithm
 from flowrl.algorithms.ogpo import OGPO, OGPOConfig
+from flowrl.algorithms.qam import QAM, TRQAM, QAMConfig, TRQAMConfig
 from flowrl.algorithms.qf3 import QF3, QF3Config
 from flowrl.algorithms.sqam import SQAM, SQAMConfig
 from flowrl.policies.interface import FlowPolicy
@@ -18,6 +19,8 @@ from flowrl.policies.interface import FlowPolicy
 
 def make_algorithm(
     config: SQAMConfig
+    | QAMConfig
+    | TRQAMConfig
     | QF3Config
     | OGPOConfig
     | ALOEConfig
@@ -34,6 +37,10 @@ def make_algorithm(
     match config:
         case SQAMConfig():
             return SQAM(config, policy, seed)
+        case QAMConfig():
+            return QAM(config, policy, seed)
+        case TRQAMConfig():
+            return TRQAM(config, policy, seed)
         case QF3Config():
             return QF3(config, policy, seed)
         case OGPOConfig():

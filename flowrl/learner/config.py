@@ -13,6 +13,7 @@ from flowrl.algorithms.baselines.qc import QCConfig
 from flowrl.algorithms.baselines.rlpd import RLPDConfig
 from flowrl.algorithms.imitation import ImitationConfig
 from flowrl.algorithms.ogpo import OGPOConfig
+from flowrl.algorithms.qam import QAMConfig, TRQAMConfig
 from flowrl.algorithms.qf3 import QF3Config
 from flowrl.algorithms.sqam import SQAMConfig
 from flowrl.config import BY_KIND, configclass
@@ -204,6 +205,8 @@ class EvaluationConfig:
 PolicyConfig = Annotated[FlowMLPConfig | FlowTransformerConfig | DiffusionMLPConfig, BY_KIND]
 AlgorithmConfig = Annotated[
     SQAMConfig
+    | QAMConfig
+    | TRQAMConfig
     | QF3Config
     | OGPOConfig
     | ALOEConfig
