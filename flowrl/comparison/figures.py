@@ -137,7 +137,7 @@ def _distinct(summary: Summary) -> set[str]:
 
 def _bar(axes: Axes, rate: Rate, y: float, shade: str, mark: str, muted: str) -> None:
     axes.plot(rate.wilson, [y, y], color=shade, linewidth=1, alpha=0.7)
-    axes.plot([rate.low, rate.high], [y, y], color=shade, linewidth=4, alpha=0.4)
+    axes.plot(rate.bootstrap, [y, y], color=shade, linewidth=4, alpha=0.4)
     axes.plot(rate.by_seed, [y] * len(rate.by_seed), ".", color=muted, ms=3)
     axes.plot([rate.mean], [y], mark, color=shade, ms=5)
 

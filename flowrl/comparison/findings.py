@@ -29,11 +29,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Rate:
-    """A success rate over seeds: its mean with the two-way bootstrap interval and the pooled Wilson one."""
+    """A success rate over seeds.
+
+    ``low`` and ``high`` span both intervals: the two-way ``bootstrap``, which has no width where all
+    outcomes are equal, and Wilson's of all episodes together, which takes seeds for alike.
+    """
 
     mean: float
     low: float
     high: float
+    bootstrap: tuple[float, float]
     wilson: tuple[float, float]
     by_seed: tuple[float, ...]
 
@@ -42,8 +47,9 @@ class Rate:
         """Over one evaluation per seed, all from the same starts."""
         outcomes = outcome_matrix(evaluations)
         wilson = wilson_interval(int(outcomes.sum()), outcomes.size)
+        bootstrap = crossed_interval(outcomes)
         means = tuple(e.success_rate for e in evaluations)
-        return cls(float(outcomes.mean()), *crossed_interval(outcomes), wilson, means)
+        return cls(float(outcomes.mean()), *span_of(bootstrap, wilson), bootstrap, wilson, means)
 
 
 @dataclass(frozen=True)
@@ -213,8 +219,14 @@ def curve(runs: Sequence[RunFound], periodic_episodes: int) -> tuple[Point, ...]
 def _point(points: Sequence[Mapping[str, float]], episodes: int) -> Point:
     means = {name: fmean(point[name] for point in points) for name in ("updates", "env_steps", "seconds")}
     rates = [point["success"] for point in points]
-    low, high = curve_interval(rates, episodes)
+    wilson = wilson_interval(round(sum(rates) * episodes), len(rates) * episodes)
+    low, high = span_of(curve_interval(rates, episodes), wilson)
     return Point(**means, success=fmean(rates), low=low, high=high, seeds=len(points))
+
+
+def span_of(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """The shortest interval that holds both."""
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _summary_json(summary: Summary) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -27,8 +27,8 @@ class Rules:
         own: the tuned policy under its recipe's evaluation rule.
         common: the tuned policy by one plain sample.
         base: the base by one plain sample.
-        base_own: the base under the recipe's rule, trained critic included; None where that is the plain
-            rule, or where the rule is part of a policy that is not the base's kind.
+        base_own: the base chosen by the recipe's rule, trained critic included; None where that is the
+            plain rule, or where the rule is a part of the policy, which the base lacks.
     """
 
     own: Actor
@@ -39,7 +39,7 @@ class Rules:
     @property
     def differ(self) -> bool:
         """Whether the recipe's rule is another one than a plain sample."""
-        return self.own.rule != self.common.rule
+        return not self.own.plain
 
 
 def finished_algorithm(run: Run) -> Algorithm:
@@ -57,15 +57,9 @@ def finished_algorithm(run: Run) -> Algorithm:
 
 def rules(run: Run, algorithm: Algorithm) -> Rules:
     """The actors to measure, for any algorithm whose rule is an `Actor`."""
-    own, base = algorithm.actor("evaluate"), Actor(load_flow_policy(run.base))
-    return Rules(own, Actor(own.policy), base, _same_rule(own, base))
-
-
-def _same_rule(own: Actor, base: Actor) -> Actor | None:
-    if own.policy.kind != base.policy.kind:
-        return None
-    moved = replace(own, policy=base.policy)
-    return moved if moved.rule != base.rule else None
+    own, base = algorithm.actor("evaluate"), load_flow_policy(run.base)
+    moved = own.with_policy(base)
+    return Rules(own, own.common(), Actor(base), None if moved.plain else moved)
 
 
 def parameters(algorithm: Algorithm, rules: Rules) -> dict[str, int]:
