@@ -157,6 +157,7 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
         self.base = policy.frozen_copy()
         self.optimise({"policy": (self.policy, config.learning_rate)}, {"base": self.base})
         self.updates = 0
+        self._set_rate()
 
     def update(self, batches: Batches) -> dict[str, float]:
         """One step of critic and policy, then the averages, then the critic's step on successes if any."""
@@ -166,11 +167,12 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
             cloning, added = self.success_loss(batches, batch)
             loss, info = loss + self.config.success_weight * cloning, info | added
         temporal, _, critic_info = self.temporal_loss(batch, view)
-        info |= critic_info | {"actor/learning_rate": self._set_rate()}
+        info |= critic_info | {"actor/learning_rate": scheduled_rate(self.updates, self.config)}
         info |= self.step(temporal + loss)
         self.critic.track()
         self.average_policy()
         self.updates += 1
+        self._set_rate()
         if self.config.success_td:
             info |= self._success_step(batches)
         return info
@@ -274,12 +276,11 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
             lambda mean: self.normal(*mean.shape),
         )
 
-    def _set_rate(self) -> float:
-        rate = scheduled_rate(self.updates, self.config)
+    def _set_rate(self) -> None:
+        """Set the policy's step size of the coming update; a step that is refused then leaves it."""
         for group in self.optimiser.param_groups:
             if group["name"] == "policy":
-                group["lr"] = rate
-        return rate
+                group["lr"] = scheduled_rate(self.updates, self.config)
 
     def _successes(self, batches: Batches, chunks: int = 1) -> ChunkBatch | None:
         """A batch of successes; None while there are none, for which the sampler has no batch."""
