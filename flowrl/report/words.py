@@ -10,7 +10,7 @@ from flowrl.report.data import Findings
 
 _ALGORITHMS = {
     "imitation": "self-imitation",
-    **{kind: kind.upper() for kind in ("sqam", "qf3", "qc", "fql", "dsrl", "expo", "rlpd")},
+    **{kind: kind.upper() for kind in ("sqam", "qf3", "ogpo", "aloe", "qc", "fql", "dsrl", "expo", "rlpd")},
 }
 
 
