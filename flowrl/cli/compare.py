@@ -132,6 +132,12 @@ class _Simulators:
 
         collect_demonstrations(config, replay, progress)
 
+    def correct(self, config: RunConfig, replay: Path, policy: Path, progress: Progress) -> None:
+        """Corrections by the scripted expert."""
+        from flowrl.cli.simulation import collect_corrections
+
+        collect_corrections(config, replay, policy, progress)
+
     def simulation(self, config: RunConfig) -> Simulation:
         """The configuration's environment."""
         from flowrl.cli.simulation import simulation

@@ -72,7 +72,7 @@ def with_seed(config: RunConfig, index: int) -> RunConfig:
 
 def run_seed(config: RunConfig, root: Path, progress: Progress, explain: bool) -> Result:
     """Demonstrations, cloning and fine-tuning in a fresh run directory."""
-    from flowrl.cli.simulation import collect_demonstrations, simulation
+    from flowrl.cli.simulation import collect_corrections, collect_demonstrations, simulation
     from flowrl.learner.loop import finetune
     from flowrl.learner.pretraining import clone
     from flowrl.learner.run import Run
@@ -86,6 +86,8 @@ def run_seed(config: RunConfig, root: Path, progress: Progress, explain: bool) -
         run.base,
         progress=lambda step, metrics: progress.advance(step, f"loss {metrics['pretrain/loss']:.4f}"),
     )
+    if config.demonstrations.corrections:
+        collect_corrections(config, run.replay, run.base, progress)
     result = finetune(run, config, simulation(config), progress)
     if explain:
         run_controls(result, config, progress)

@@ -24,6 +24,10 @@ from flowrl.rollout import Episode, FixedActor, require_environment, rollout
 
 DEMONSTRATIONS = "demonstrations"
 """Name of the stream that scripted demonstrations go to."""
+CORRECTIONS = "corrections"
+"""Name of the stream of episodes that a scripted person finishes."""
+_SUPERVISED_WORKER = 90
+"""Place of its starts among those of collecting workers: beyond any that a run has."""
 
 
 def make_environment(config: EnvironmentConfig) -> Environment:
@@ -94,6 +98,39 @@ def collect_with_policy(config: RunConfig, replay: Path, policy: Path, progress:
             progress.advance(len(episodes), f"{sum(e.success for e in episodes)} succeeded")
     env.close()
     return Evaluation(actor.rule, tuple(episodes))
+
+
+def collect_corrections(
+    config: RunConfig, replay: Path, policy: Path, progress: Progress | None = None
+) -> Evaluation:
+    """Let a policy begin episodes that a scripted person takes over, into the stream ``corrections``.
+
+    Episodes in which the policy succeeds by itself are recorded, too, until ``demonstrations.corrections``
+    have been taken over. Raises UsageError for an environment without a scripted expert.
+    """
+    from sim import registry
+    from sim.experts import expert_for
+    from sim.supervision import PatientSupervisor
+
+    wanted, progress = config.demonstrations, progress or Quiet()
+    env = registry.make(config.environment.name, **config.environment.settings)
+    patience = env.max_steps // 2 if wanted.patience is None else wanted.patience
+    supervisor = PatientSupervisor(env, expert_for(env.name), patience)
+    actor = Actor(load_policy(policy))
+    require_environment(actor, env)
+    progress.phase(f"collecting {wanted.corrections} corrected episodes", wanted.corrections)
+    episodes = list[Episode]()
+    corrected = 0
+    with StreamWriter.create(replay, CORRECTIONS, env.interface, Kind.POLICY) as writer:
+        while corrected < wanted.corrections:
+            seed = seeds.collection(wanted.seed, _SUPERVISED_WORKER, writer.episodes)
+            source = FixedActor(actor, version=0)
+            episodes.append(rollout(env, source, seed=seed, writer=writer, supervisor=supervisor))
+            corrected += episodes[-1].length > patience
+            succeeded = sum(episode.success for episode in episodes)
+            progress.advance(corrected, f"{succeeded} of {len(episodes)} ended in success")
+    env.close()
+    return Evaluation(f"{actor.rule}; a scripted person after {patience} steps", tuple(episodes))
 
 
 def evaluate_in_processes(

@@ -48,6 +48,10 @@ class Tools(Protocol):
         """Record the configuration's scripted demonstrations into a replay."""
         ...
 
+    def correct(self, config: RunConfig, replay: Path, policy: Path, progress: Progress) -> None:
+        """Record episodes that the policy begins and a scripted person finishes into a replay."""
+        ...
+
     def simulation(self, config: RunConfig) -> Simulation:
         """How a run reaches its environment."""
         ...
@@ -107,6 +111,8 @@ def make_base(place: Place, plan: Plan, seed: int, tools: Tools, progress: Progr
             ignore = shutil.ignore_patterns("*.lock")
             shutil.copytree(plan.replay / name, aside / "replay" / name, ignore=ignore)
     _base_policy(plan, config, aside, progress)
+    if config.demonstrations.corrections:
+        tools.correct(config, aside / "replay", aside / "policy", progress)
     actor = Actor(load_flow_policy(aside / "policy"))
     evaluation = _evaluate(actor, config, tools, "evaluating the base", progress)
     (aside / "base.json").write_text(json.dumps(evaluation.to_json(), indent=2) + "\n")

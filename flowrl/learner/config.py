@@ -42,6 +42,10 @@ class DemonstrationConfig:
     """Standard deviation of the noise injected while the expert acts, in units of the action's bounds."""
     seed: int = 0
     """Seed of starts and noise."""
+    corrections: int = 0
+    """Episodes that the base policy begins and a scripted person takes over; demo and compare add them."""
+    patience: int | None = None
+    """Steps the policy gets in those; None is half of the environment's time limit."""
 
 
 @configclass

@@ -29,6 +29,8 @@ from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
 from flowrl.replay.schema import EPISODE, Outcome
 
+WORKER_STREAM = "worker-"
+"""How the names of the streams begin that a run's own workers write."""
 RECENT = 50
 """Episodes of the rolling training success."""
 
@@ -90,10 +92,11 @@ class Learner:
         return (float((finished == Outcome.SUCCESS).mean()) if len(finished) else 0.0), len(finished)
 
     def _online_table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        demonstrations = [kind.is_demonstration for kind in self.reader.streams.values()]
+        """Episodes that this run collected: not what it was given, whoever acted there."""
+        own = [name.startswith(WORKER_STREAM) for name in self.reader.streams]
         if not len(self.reader.table):
             return self.reader.table
-        return self.reader.table[~np.asarray(demonstrations)[self.reader.stream_of_episode]]
+        return self.reader.table[np.asarray(own)[self.reader.stream_of_episode]]
 
     # Updates
 
