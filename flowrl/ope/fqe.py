@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from flowrl.critics.chunk_critic import ChunkCritic
 from flowrl.critics.targets import CriticConfig
 from flowrl.ope.data import LoggedData, next_states
 from flowrl.policies.observation import Observation
+from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
 from flowrl.training import adam, clipped_step
 
@@ -175,7 +176,7 @@ class FQE:
         three_quarters = max(1, config.updates * 3 // 4)
         late = np.zeros(len(starts))
         for update in range(1, config.updates + 1):
-            batch = critic.draw(sampler)
+            batch = impute_unexecuted(critic.draw(sampler), draws)
             pick = torch.randint(config.samples, (len(batch),), generator=draws)
             loss, _, _ = critic.loss(batch, critic.view(batch, policy), proposals[batch.row, pick], draws)
             clipped_step(optimiser, loss, config.gradient_clip)
@@ -207,7 +208,7 @@ class FQE:
             return math.nan, math.nan
         errors, distances = list[float](), list[float]()
         for _ in range(_CHECKED):
-            batch = self.critics[0].draw(sampler)
+            batch = impute_unexecuted(self.critics[0].draw(sampler), draws)
             view = self.critics[0].view(batch, self.actor.policy)
             following = self.actor.choose(view.next_context, draws)
             here = self.actor.choose(view.context, draws)
@@ -217,6 +218,23 @@ class FQE:
                 values = critic.target(view.context.features, view.action).mean(dim=0)
                 errors.append(float((values - target).square().mean()))
         return math.sqrt(float(np.mean(errors))) / self.scale, math.sqrt(float(np.mean(distances)))
+
+
+def impute_unexecuted(batch: ChunkBatch, draws: torch.Generator) -> ChunkBatch:
+    """Fill the steps of a chunk that come after the end of its episode with those of a row without such.
+
+    The chunk of a success holds copies of the last action there, which say nothing: they were never
+    executed. Left in, successes would gather at chunks of equal actions and raise the value of policies
+    that act evenly, wherever the outcome is left to chance. The steps of a random row are a draw of what
+    the behaviour might have gone on with.
+    """
+    over = torch.zeros_like(batch.mask, dtype=torch.bool)
+    over[:, 1:] = batch.mask[:, :-1] == 0
+    whole = (~over.any(dim=1)).nonzero().squeeze(1)
+    if not len(whole):
+        return batch
+    other = batch.action[whole[torch.randint(len(whole), (len(batch),), generator=draws)]]
+    return replace(batch, action=torch.where(over[..., None], other, batch.action))
 
 
 def _critic_config(config: FQEConfig, data: LoggedData, scale: float) -> CriticConfig:
