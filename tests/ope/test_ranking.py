@@ -8,16 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from flowrl.config import load
 from flowrl.errors import ReplayError, SpecMismatch, UsageError
 from flowrl.learner.loop import create_run
 from flowrl.learner.run import Run
+from flowrl.ope.behaviour import attribute
 from flowrl.ope.fqe import FQEConfig
 from flowrl.ope.page import verdict, write_page
 from flowrl.ope.ranking import OPEConfig, rank
 from flowrl.ope.result import FORMAT, Agreement, Ranking, write_json
-from flowrl.policies.io import load_policy, save_policy
+from flowrl.policies.io import create_policy, load_policy, save_policy
+from flowrl.policies.observation import Observation
+from flowrl.replay.reader import ReplayReader
+from flowrl.replay.schema import EPISODE, Kind, Outcome, OutcomeBy, Step
+from flowrl.replay.writer import StreamWriter
 from tests.ope.analytic import write_chain
 from tests.ope.conftest import GOOD, measure, reach_config
 
@@ -121,16 +127,52 @@ def test_fitting_in_two_threads_changes_no_number(reach_run: Run) -> None:
     assert [row.estimates for row in one.ranked] == [row.estimates for row in two.ranked]
 
 
-def test_importance_sampling_knows_the_warm_up_as_the_bases(reach_run: Run) -> None:
-    """The base against itself weighs every episode 1; candidates are weighed by their densities."""
+def test_a_warm_up_of_clipped_actions_gives_no_weights_but_says_why(reach_run: Run) -> None:
+    """The reach base saturates: with ``all`` the fitted values stay and a note counts what was lost."""
     found = rank(reach_run, quick(method="all"))
-    if "wpdis" not in found.neighbours:
-        assert any(
-            note.startswith("No importance sampling: no candidate has an estimate") for note in found.notes
+    assert set(found.neighbours) == {"fqe"}
+    (note,) = [note for note in found.notes if note.startswith("No importance sampling")]
+    assert "clipped to a bound" in note
+    warm_up = attribute(ReplayReader(reach_run.replay), reach_run, None)
+    assert warm_up.origin == f"{len(warm_up.episodes)} episodes of the warm-up, collected by the base"
+    lengths = ReplayReader(reach_run.replay).table[warm_up.episodes, EPISODE["length"]]
+    assert int(lengths.sum()) == reach_run.read_json("result.json")["warm_up_steps"]
+
+
+def test_the_policy_that_collected_weighs_every_episode_one(reach_run: Run, tmp_path: Path) -> None:
+    """Episodes of one chunk that the base drew inside the bounds: its own estimate is their mean return."""
+    returns = write_chunks_of_the_base(reach_run, tmp_path / "replay", episodes=24)
+    found = rank(reach_run, quick(method="wpdis"), replay=tmp_path / "replay", behaviour=reach_run.base)
+    by_name = {row.name: row.estimates["wpdis"] for row in found.ranked}
+    assert by_name["base"].value == pytest.approx(returns.mean(), rel=1e-6)
+    assert by_name["base"].details["effective_share"] == pytest.approx(1.0)
+    assert by_name["base"].low < returns.mean() < by_name["base"].high
+    assert by_name[f"checkpoint {GOOD}"].details["effective_share"] < 0.9
+    assert found.primary == "wpdis"
+
+
+def write_chunks_of_the_base(
+    run: Run, replay: Path, episodes: int
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Write episodes of one chunk each and return what they earned, discounted."""
+    base, draws = load_policy(run.base), torch.Generator().manual_seed(0)
+    state = 0.2 * torch.randn(400, 2, generator=draws)
+    with torch.no_grad():
+        sample = base.sample(
+            base.encode(Observation(state)), torch.randn(400, base.flat_size, generator=draws)
         )
-        return
-    base = next(row for row in found.ranked if row.name == "base").estimates["wpdis"]
-    assert base.details["effective_share"] == pytest.approx(base.details["episodes"] / base.details["of"])
+    inside = (sample.abs().amax(dim=1) < 0.98).nonzero().squeeze(1)[:episodes]
+    assert len(inside) == episodes
+    actions, states = base.raw_action(sample[inside]).numpy(), state[inside].numpy()
+    rewards = np.random.default_rng(0).random((episodes, 3))
+    with StreamWriter.create(replay, "policy", base.spec.interface(), Kind.POLICY) as writer:
+        for episode in range(episodes):
+            writer.begin_episode(seed=episode, task="reach")
+            for step in range(3):
+                reward, last = float(rewards[episode, step]), step == 2
+                writer.append(Step(states[episode], actions[episode, step], reward, last, policy_version=0))
+            writer.close_episode(Outcome.UNKNOWN, OutcomeBy.NONE, states[episode])
+    return (rewards * 0.95 ** np.arange(3)).sum(axis=1)
 
 
 def test_importance_sampling_alone_refuses_what_it_cannot_weigh(reach_run: Run) -> None:
@@ -163,8 +205,6 @@ def test_data_of_another_interface_is_refused_by_name(reach_run: Run, tmp_path: 
 def test_policies_of_different_chunks_are_refused(reach_run: Run, tmp_path: Path) -> None:
     base = load_policy(reach_run.base)
     spec = replace(base.spec, chunk=None).with_chunk(2)
-    from flowrl.policies.io import create_policy
-
     save_policy(create_policy(base.kind, spec, base.config()), tmp_path / "short")
     with pytest.raises(SpecMismatch, match=r"chunk\.length: 2 against 3"):
         rank(reach_run, quick(), policies=[tmp_path / "short"])
