@@ -18,7 +18,8 @@ def exact_adjoint(
 ) -> Tensor:
     """The lean adjoint along a path, by vector-Jacobian products through the base drift alone.
 
-    ``a_1 = -grad_a Q`` and, backwards with h = 1 / steps (arXiv 2601.14234, section 4; docs/notation.md),
+    ``a_1 = -grad_a Q`` and, backwards with h = 1 / steps (arXiv 2601.14234, section 4; (7) of
+    docs/algorithms/qam.md),
     ``a_t = a_{t+h} + h (d/dx [2 v_base(s, x, t+h) - x / (t+h)])^T a_{t+h}`` at ``x = X_t``.
 
     Args:

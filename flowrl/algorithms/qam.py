@@ -198,7 +198,7 @@ class QAM(ExactMatching[QAMConfig]):
 
     @property
     def temperature(self) -> tuple[float, float]:
-        """beta multiplies the gradient; sigma = g (7)."""
+        """beta multiplies the gradient; sigma = g (8)."""
         return self.config.inverse_temperature, 1.0
 
     def adapt(self, kl: float) -> dict[str, float]:

@@ -10,7 +10,10 @@ from flowrl.report.data import Findings
 
 _ALGORITHMS = {
     "imitation": "self-imitation",
-    **{kind: kind.upper() for kind in ("sqam", "qf3", "ogpo", "aloe", "qc", "fql", "dsrl", "expo", "rlpd")},
+    **{
+        kind: kind.upper()
+        for kind in ("sqam", "qam", "trqam", "qf3", "ogpo", "aloe", "qc", "fql", "dsrl", "expo", "rlpd")
+    },
 }
 
 
