@@ -58,12 +58,12 @@ def test_it_trains_both_and_writes_numbers_and_figures(
     benchmark["main"]()
     found = json.loads((tmp_path / "scratch.json").read_text())
     assert found["task"] == "half_cheetah"
-    for recipe in ("go1_qf3", "go1_td3"):
+    for recipe in ("humanoid_qf3", "humanoid_td3"):
         (run,) = found[recipe]["runs"]
         assert run["steps"] == [0, 400, 800, 1200]
         assert len(run["final"]) == 4
     assert (tmp_path / "scratch.png").stat().st_size > 10_000
     monkeypatch.setattr(sys, "argv", ["scratch.py", "--draw", str(tmp_path)])
-    before = found["go1_qf3"]
+    before = found["humanoid_qf3"]
     benchmark["main"]()
-    assert json.loads((tmp_path / "scratch.json").read_text())["go1_qf3"] == before
+    assert json.loads((tmp_path / "scratch.json").read_text())["humanoid_qf3"] == before

@@ -67,8 +67,9 @@ def test_a_misspelt_setting_names_the_nearest(tmp_path: Path) -> None:
         invoke("go1_qf3", "actor.flow_wieght=0.1", "--runs", str(tmp_path))
 
 
-def test_the_baseline_differs_in_its_actor_alone() -> None:
-    flow, deterministic = (load_recipe(ScratchConfig, name) for name in ("go1_qf3", "go1_td3"))
+@pytest.mark.parametrize("task", ["go1", "humanoid"])
+def test_the_baseline_differs_in_its_actor_alone(task: str) -> None:
+    flow, deterministic = (load_recipe(ScratchConfig, f"{task}_{actor}") for actor in ("qf3", "td3"))
     assert isinstance(flow.actor, FlowActorConfig)
     assert isinstance(deterministic.actor, DeterministicActorConfig)
     differing = [key for key, value in vars(flow).items() if value != vars(deterministic)[key]]
