@@ -197,8 +197,7 @@ class QF3(ActorCritic[QF3Config, FlowPolicy]):
         """One update of the critic, and of the policy when its turn has come."""
         batch, view = self.draw(batches)
         loss, _, info = self.temporal_loss(batch, view)
-        self.updates += 1
-        turn = self.updates % self.config.policy_delay == 0
+        turn = (self.updates + 1) % self.config.policy_delay == 0
         if turn:
             actor_loss, actor_info = self.actor_loss(batch, view)
             loss, info = loss + actor_loss, info | actor_info
@@ -206,6 +205,7 @@ class QF3(ActorCritic[QF3Config, FlowPolicy]):
                 cloning, added = self.success_loss(batches)
                 loss, info = loss + self.config.success_weight * cloning, info | added
         info |= self.step(loss)
+        self.updates += 1
         self.critic.track()
         if turn:
             self.average_policy()
