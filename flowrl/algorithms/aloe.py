@@ -47,6 +47,8 @@ class ALOEConfig(ActorCriticConfig):
     """w_min, the smallest weight."""
     weight_high: float | None = None
     """w_max, the largest weight; None has none."""
+    source: str | None = None
+    """Deviation when set: the named replay source that the policy clones; None is the critic's batch."""
     normalise_weights: bool = False
     """Divide the weights by their mean over the batch, so that the loss keeps its scale."""
 
@@ -100,6 +102,9 @@ class ALOE(ActorCritic[ALOEConfig, FlowPolicy]):
         """One step of critic and policy."""
         batch, view = self.draw(batches)
         temporal, _, info = self.temporal_loss(batch, view)
+        if self.config.source is not None:
+            batch = self.critic.draw(batches, self.config.source)
+            view = self.critic.view(batch, self.policy)
         advantage, value = self.advantage(view)
         loss, actor_info = self.actor_loss(batch, view, advantage)
         info |= actor_info | {"critic/q_policy": float(value.mean())}
@@ -154,6 +159,7 @@ class ALOE(ActorCritic[ALOEConfig, FlowPolicy]):
         """Options in use that the publication does not have."""
         config = self.config
         found = {
+            f"the policy clones the source {config.source!r} only": config.source is not None,
             "weights are divided by their mean over the batch": config.normalise_weights,
             f"heads are aggregated by {config.critic.aggregation}": config.critic.aggregation != "min",
         }

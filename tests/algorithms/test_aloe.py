@@ -342,3 +342,23 @@ def test_a_batch_without_a_valid_row_changes_nothing_by_nan() -> None:
     loss, info = aloe.actor_loss(empty, aloe.critic.view(empty, aloe.policy), torch.zeros(ROWS))
     assert float(loss.detach()) == 0
     assert info["actor/effective_share"] == 0
+
+
+def test_a_source_is_cloned_and_the_critic_keeps_the_mix() -> None:
+    """The policy's gradient does not depend on the mix, the critic's not on the source."""
+
+    def updated(mix: int, source: int) -> ALOE:
+        aloe = learner(source="success_mix", critic_gradient_clip=1e9, gradient_clip=1e9)
+        aloe.critic.online.requires_grad_(True)
+        seeds = {None: mix, "success_mix": source}
+        drawn = FixedBatches(lambda count, name: random_batch(seeds[name], ROWS, STATE, ACTION, CHUNK))
+        aloe.update(drawn)
+        assert drawn.sources == [None, "success_mix"]
+        return aloe
+
+    reference, other_mix, other_source = updated(1, 2), updated(3, 2), updated(1, 3)
+    assert equal(weights(reference.policy), weights(other_mix.policy))
+    assert not equal(weights(reference.policy), weights(other_source.policy))
+    assert equal(weights(reference.critic.online), weights(other_source.critic.online))
+    assert not equal(weights(reference.critic.online), weights(other_mix.critic.online))
+    assert any("'success_mix'" in text for text in reference.deviations())
