@@ -184,7 +184,9 @@ def arguments() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("overrides", nargs="*", help="dotted overrides of both recipes")
-    parser.add_argument("--recipes", nargs=2, default=["humanoid_qf3", "humanoid_td3"], help="the two to compare")
+    parser.add_argument(
+        "--recipes", nargs=2, default=["humanoid_qf3", "humanoid_td3"], help="the two to compare"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="runs of each")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--seconds", type=float, help="seconds of training of each run")
