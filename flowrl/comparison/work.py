@@ -7,7 +7,6 @@ any moment: what it makes appears under its final name only when it is whole.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -141,7 +140,6 @@ def make_run(place: Place, plan: Plan, recipe: str, seed: int, tools: Tools, pro
         _create(place, plan, recipe, seed, run)
     config = run.config()
     result = finetune(run, config, tools.simulation(config), progress)
-    logging.getLogger("flowrl").setLevel(logging.WARNING)
     measured = _measure(run, config, result.tuned, tools, progress)
     write_report(run)
     run.write_json(MEASURED, measured)

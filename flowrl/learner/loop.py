@@ -62,16 +62,8 @@ def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Prog
     Raises Interrupted after saving when the user stops it, NonFiniteLoss (the last good checkpoint is
     kept), SpecMismatch when policy, replay and environment do not fit.
     """
-    handler = run.log_to_file()
-    progress = progress or Quiet()
-    try:
-        return _finetune(run, config, simulation, progress)
-    except Exception:
-        _log.exception("the run failed")
-        raise
-    finally:
-        handler.close()
-        logging.getLogger("flowrl").removeHandler(handler)
+    with run.logged():
+        return _finetune(run, config, simulation, progress or Quiet())
 
 
 def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:

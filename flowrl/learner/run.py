@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +21,8 @@ from flowrl.config import load_recipe, show
 from flowrl.errors import UsageError
 from flowrl.learner.config import RunConfig
 from flowrl.policies.io import load_policy
+
+_log = logging.getLogger(__name__)
 
 
 class NamedConfig(Protocol):
@@ -100,10 +104,21 @@ class Run:
         path = self.directory / name
         return json.loads(path.read_text()) if path.is_file() else {}
 
-    def log_to_file(self) -> logging.Handler:
-        """Send the ``flowrl`` loggers to ``log.txt``; the caller removes the handler."""
+    @contextmanager
+    def logged(self) -> Generator[None]:
+        """Send the ``flowrl`` loggers to ``log.txt`` inside, a failure that leaves it included."""
+        logger = logging.getLogger("flowrl")
+        level = logger.level
         handler = logging.FileHandler(self.directory / "log.txt")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger("flowrl").addHandler(handler)
-        logging.getLogger("flowrl").setLevel(logging.INFO)
-        return handler
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        except Exception:
+            _log.exception("the run failed")
+            raise
+        finally:
+            handler.close()
+            logger.removeHandler(handler)
+            logger.setLevel(level)

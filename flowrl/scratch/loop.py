@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from flowrl import seeds
@@ -17,8 +16,6 @@ from flowrl.scratch.config import ScratchConfig
 from flowrl.scratch.evaluation import Returns
 from flowrl.scratch.trainer import Trainer
 from flowrl.scratch.vector import MakeVector
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,16 +42,8 @@ def train(
     Raises Interrupted after saving when the user stops it, and NonFiniteLoss (the last good checkpoint is
     kept).
     """
-    progress = progress or Quiet()
-    handler = run.log_to_file()
-    try:
-        return _train(run, config, make, progress)
-    except Exception:
-        _log.exception("the run failed")
-        raise
-    finally:
-        handler.close()
-        logging.getLogger("flowrl").removeHandler(handler)
+    with run.logged():
+        return _train(run, config, make, progress or Quiet())
 
 
 def _train(run: Run, config: ScratchConfig, make: MakeVector, progress: Progress) -> ScratchResult:
