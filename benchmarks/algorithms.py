@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from learner import OneBatch, Sizes, interleaved
+from learner import OneBatch, Sizes, interleaved, spec_of
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,10 +34,8 @@ from flowrl.algorithms.interface import Algorithm
 from flowrl.config import load_recipe
 from flowrl.critics.ensemble import CriticEnsemble
 from flowrl.learner.config import AlgorithmConfig, RunConfig
-from flowrl.normalisation import Normalisation
 from flowrl.policies.interface import Context
 from flowrl.policies.mlp import FlowMLP
-from flowrl.spec import ActionSpec, Feature, Spec
 from flowrl.training import keep_freed_memory
 
 RECIPES = (
@@ -148,28 +146,9 @@ def build(recipe: str, sizes: Sizes, critic_width: int) -> tuple[AlgorithmConfig
     base = load_recipe(RunConfig, recipe)
     config = load_recipe(RunConfig, recipe, critic if hasattr(base.algorithm, "critic") else [])
     policy = FlowMLP(
-        _spec(sizes), width=sizes.width, depth=sizes.depth, activation="gelu", flow_steps=sizes.flow_steps
+        spec_of(sizes), width=sizes.width, depth=sizes.depth, activation="gelu", flow_steps=sizes.flow_steps
     )
     return config.algorithm, make_algorithm(config.algorithm, policy, seed=0)
-
-
-def _spec(sizes: Sizes) -> Spec:
-    names = tuple(f"a{i}" for i in range(sizes.action))
-    low, high = (-1.0,) * sizes.action, (1.0,) * sizes.action
-    normalisation = Normalisation(
-        state_mean=(0.0,) * sizes.state,
-        state_scale=(1.0,) * sizes.state,
-        state_q01=(-1.0,) * sizes.state,
-        state_q99=(1.0,) * sizes.state,
-        action_centre=(0.0,) * sizes.action,
-        action_half_range=(1.0,) * sizes.action,
-    )
-    return Spec(
-        observation=(Feature("observation.state", (sizes.state,)),),
-        action=ActionSpec(names, low, high),
-        control_hz=20.0,
-        normalisation=normalisation,
-    ).with_chunk(sizes.chunk)
 
 
 def operations(rows: Rows, sizes: Sizes, critic_width: int) -> float:

@@ -134,8 +134,8 @@ class ExactAdjointSQAM(SQAM):
         return loss, float(path_kl(shift, squared_scale, 1 / bridges, rows, self.fast.chunk.length))
 
 
-def learner(kind: type[SQAM], sizes: Sizes, device: torch.device) -> SQAM:
-    """A fresh learner of these sizes."""
+def spec_of(sizes: Sizes) -> Spec:
+    """A spec of these sizes whose normalisation changes nothing."""
     normalisation = Normalisation(
         state_mean=(0.0,) * sizes.state,
         state_scale=(1.0,) * sizes.state,
@@ -145,13 +145,19 @@ def learner(kind: type[SQAM], sizes: Sizes, device: torch.device) -> SQAM:
         action_half_range=(1.0,) * sizes.action,
     )
     names = tuple(f"a{i}" for i in range(sizes.action))
-    spec = Spec(
+    return Spec(
         observation=(Feature("observation.state", (sizes.state,)),),
         action=ActionSpec(names, (-1.0,) * sizes.action, (1.0,) * sizes.action),
         control_hz=20.0,
         normalisation=normalisation,
     ).with_chunk(sizes.chunk)
-    policy = FlowMLP(spec, width=sizes.width, depth=sizes.depth, flow_steps=sizes.flow_steps).to(device)
+
+
+def learner(kind: type[SQAM], sizes: Sizes, device: torch.device) -> SQAM:
+    """A fresh learner of these sizes."""
+    policy = FlowMLP(spec_of(sizes), width=sizes.width, depth=sizes.depth, flow_steps=sizes.flow_steps).to(
+        device
+    )
     critic = CriticConfig(heads=sizes.heads, width=sizes.width, depth=sizes.depth)
     return kind(SQAMConfig(critic=critic), policy)
 
