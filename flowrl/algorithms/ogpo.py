@@ -187,8 +187,7 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
         if states is None or states >= len(batch):
             return observation
         rows = torch.randperm(len(batch), generator=self.generator)[:states].to(observation.state.device)
-        images = {name: image[rows] for name, image in observation.images.items()}
-        return Observation(observation.state[rows], images)
+        return observation.rows(rows)
 
     @torch.no_grad()
     def sample_chains(self, observation: Observation) -> Chains:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flowrl.errors import DataError
-from flowrl.spec import Spec
+from flowrl.spec import Feature, Spec
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,30 @@ class Observation:
     """A batch of observations in raw units.
 
     ``state`` (B, S) is every non-image feature, flattened and concatenated in spec order;
-    ``images`` maps ``observation.images.<camera>`` to (B, 3, height, width).
+    ``images`` maps ``observation.images.<camera>`` to (B, 3, height, width) uint8, RGB; ``tasks`` holds the
+    instruction of each row, or is empty where nobody gave one.
     """
 
     state: Tensor
     images: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    tasks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.state)
 
     def to(self, device: torch.device | str) -> Observation:
         """The same observation on another device."""
-        return Observation(
-            self.state.to(device), {name: image.to(device) for name, image in self.images.items()}
-        )
+        images = {name: image.to(device) for name, image in self.images.items()}
+        return replace(self, state=self.state.to(device), images=images)
+
+    def rows(self, chosen: Tensor) -> Observation:
+        """Some rows (N,), in that order."""
+        images = {name: image[chosen] for name, image in self.images.items()}
+        tasks = tuple(self.tasks[row] for row in chosen.tolist()) if self.tasks else ()
+        return Observation(self.state[chosen], images, tasks)
 
 
-def flat_state(spec: Spec, observation: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+def flat_state(spec: Spec, observation: Mapping[str, NDArray[Any] | bytes]) -> NDArray[np.float32]:
     """Concatenate the state features of one step, in spec order, to (S,).
 
     Raises DataError naming the feature that is missing or has another shape.
@@ -54,6 +61,25 @@ def flat_state(spec: Spec, observation: Mapping[str, NDArray[Any]]) -> NDArray[n
     return np.concatenate(parts).astype(np.float32)
 
 
-def stack(spec: Spec, observations: Sequence[Mapping[str, NDArray[Any]]]) -> Observation:
-    """Batch single-step observations, given by feature name."""
-    return Observation(torch.from_numpy(np.stack([flat_state(spec, o) for o in observations])))
+def stack(
+    spec: Spec, observations: Sequence[Mapping[str, NDArray[Any]]], tasks: Sequence[str] = ()
+) -> Observation:
+    """Batch single-step observations, given by feature name, with the instruction of each if there is one.
+
+    Raises DataError naming the feature that is missing or has another shape or type.
+    """
+    state = torch.from_numpy(np.stack([flat_state(spec, o) for o in observations]))
+    cameras = [feature for feature in spec.observation if feature.is_image]
+    images = {camera.name: torch.stack([_frame(camera, o) for o in observations]) for camera in cameras}
+    return Observation(state, images, tuple(tasks))
+
+
+def _frame(camera: Feature, observation: Mapping[str, NDArray[Any]]) -> Tensor:
+    if camera.name not in observation:
+        raise DataError(f"observation has no frame of {camera.name!r}; it has {sorted(observation)}")
+    frame = observation[camera.name]
+    if frame.shape != camera.shape or frame.dtype != np.uint8:
+        raise DataError(
+            f"{camera.name!r} is {frame.dtype} of shape {frame.shape}, the spec says uint8 of {camera.shape}"
+        )
+    return torch.from_numpy(np.ascontiguousarray(frame))

@@ -59,7 +59,7 @@ class StepChecks:
             self.require_finite(checked, where)
         return values
 
-    def state(self, observation: Mapping[str, Array] | Array, where: str) -> Floats:
+    def state(self, observation: Mapping[str, Array | bytes] | Array, where: str) -> Floats:
         """The flat state (S,). Raises DataError when a feature is missing or has another shape."""
         try:
             return as_state(self.spec, observation)

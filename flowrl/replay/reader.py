@@ -6,8 +6,9 @@ changes afterwards. `state_dict` records that order, so a resumed run numbers th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 
 from flowrl.errors import ReplayError
 from flowrl.replay import storage
+from flowrl.replay.frame_reader import FrameReader
+from flowrl.replay.frames import Pixels, image_features
 from flowrl.replay.growable import Growable
 from flowrl.replay.schema import (
     EPISODE,
@@ -30,6 +33,9 @@ from flowrl.replay.schema import (
 from flowrl.replay.storage import BRANCH, StreamArrays, StreamHeader
 from flowrl.spec import Spec, require_match
 
+IMAGE_BYTES = 2 << 30
+"""Default budget for encoded frames in memory."""
+
 _TRIES = 3
 
 
@@ -39,7 +45,8 @@ class Episode:
 
     ``state`` (L, S), ``action`` and ``policy_action`` (L, A), ``reward`` (L,); ``integers`` (L, 9) has
     the columns of `flowrl.replay.schema.INT_COLUMNS`. ``final`` (S,) is the observation after the last
-    step, or None. ``row`` is the number of its first row in the reader.
+    step, or None. ``row`` is the number of its first row in the reader, ``task`` its instruction. Frames are
+    in `ReplayReader.frames`.
     """
 
     stream: str
@@ -53,6 +60,7 @@ class Episode:
     reward: Floats
     integers: Ints
     final: Floats | None
+    task: str = ""
 
 
 @dataclass
@@ -66,6 +74,7 @@ class _Stream:
     episodes: int = 0
     rows: int = 0
     snapshot: str = ""
+    tasks: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,8 @@ class _Rows:
     floats: Floats
     integers: Ints
     finals: Floats
+    frames: Ints
+    final_frames: Ints
 
     def episodes(self, start: int, stop: int) -> _Rows:
         """Some of the episodes; counted, like the rows, from the start of the stream."""
@@ -84,21 +95,34 @@ class _Rows:
             int(table[0, EPISODE["first_row"]]),
             int(table[-1, EPISODE["first_row"]] + table[-1, EPISODE["length"]]),
         )
-        return _Rows(table, self.floats[rows], self.integers[rows], self.finals[start:stop])
+        return _Rows(
+            table,
+            self.floats[rows],
+            self.integers[rows],
+            self.finals[start:stop],
+            self.frames[rows],
+            self.final_frames[start:stop],
+        )
 
 
 class ReplayReader:
     """All streams of a replay, or the named ones, merged.
 
     Row arrays (N rows) and episode arrays (E episodes) are properties; they are views, valid until the
-    next `refresh`. The reader never writes and needs no lock. Raises ReplayError when the replay or a
+    next `refresh`. The reader never writes and needs no lock. Encoded camera frames are kept in memory within
+    ``image_bytes`` and read again from the disk beyond that. Raises ReplayError when the replay or a
     named stream is missing, SpecMismatch when the streams disagree with each other or with ``spec``.
     """
 
     def __init__(
-        self, path: str | Path, streams: Sequence[str] | None = None, spec: Spec | None = None
+        self,
+        path: str | Path,
+        streams: Sequence[str] | None = None,
+        spec: Spec | None = None,
+        image_bytes: int = IMAGE_BYTES,
     ) -> None:
         self.path = Path(path)
+        self._image_bytes = image_bytes
         self._wanted = None if streams is None else list(streams)
         self._spec = None if spec is None else spec.interface()
         self._spec_from = "the given spec"
@@ -174,6 +198,16 @@ class ReplayReader:
         return self._final.view
 
     @property
+    def frames(self) -> FrameReader:
+        """The camera frames of all rows."""
+        return self._frames
+
+    @property
+    def tasks(self) -> list[str]:
+        """The instruction of each episode, length E."""
+        return self._tasks
+
+    @property
     def stream_of_episode(self) -> Ints:
         """Position in ``list(self.streams)`` of each episode's stream (E,)."""
         return self._stream_index.view
@@ -200,6 +234,7 @@ class ReplayReader:
             reward=self.reward[span],
             integers=integers,
             final=self.final[index] if row[EPISODE["has_final"]] else None,
+            task=self._tasks[index],
         )
 
     def refresh(self) -> int:
@@ -275,6 +310,8 @@ class ReplayReader:
         self._table = Growable((len(EPISODE),), np.int64)
         self._final = Growable((state,), np.float32)
         self._stream_index = Growable((), np.int64)
+        self._tasks: list[str] = []
+        self._frames = FrameReader(spec, self._read_frames, self._image_bytes)
         self._allocated = True
 
     def _read_new(self, stream: _Stream) -> int:
@@ -297,15 +334,18 @@ class ReplayReader:
 
     def _fetch(self, stream: _Stream, limit: int | None) -> _Rows:
         """Read closed episodes beyond those already taken from the newest snapshot, at most ``limit``."""
+        return self._trying(stream, lambda: self._read_snapshot(stream, limit))
+
+    def _trying[Found](self, stream: _Stream, read: Callable[[], Found]) -> Found:
         for _ in range(_TRIES - 1):
             try:
-                return self._read_snapshot(stream, limit)
+                return read()
             except storage.STORAGE_ERRORS:
                 # The writer may have collected this snapshot after we looked it up: take the newest.
                 stream.arrays.forget()
                 stream.repository = storage.open_repository(stream.path)
         try:
-            return self._read_snapshot(stream, limit)
+            return read()
         except storage.STORAGE_ERRORS as error:
             raise ReplayError(
                 f"stream {stream.header.name!r} cannot be read: {storage.first_line(error)}; "
@@ -324,14 +364,33 @@ class ReplayReader:
         else:
             self._require_not_shrunk(stream, session)
         count = stream.episodes + len(table)
+        read = partial(stream.arrays.read, session)
+        frames = final_frames = np.empty((stop - first, 0), np.int64)
+        if image_features(stream.header.spec):
+            frames = read("images/steps", first, stop)
+            final_frames = read("images/final", stream.episodes, count)
         rows = _Rows(
             table,
-            stream.arrays.read(session, "steps/float", first, stop),
-            stream.arrays.read(session, "steps/int", first, stop),
-            stream.arrays.read(session, "episodes/final", stream.episodes, count),
+            read("steps/float", first, stop),
+            read("steps/int", first, stop),
+            read("episodes/final", stream.episodes, count),
+            frames,
+            final_frames,
         )
+        if len(table) and int(table[:, EPISODE["task"]].max()) >= len(stream.tasks):
+            stream.tasks = storage.read_tasks(session)
         stream.snapshot = snapshot
         return rows
+
+    def _read_frames(self, stream: int, start: int, stop: int) -> Pixels:
+        """Bytes of a stream's encoded frames, from its newest snapshot."""
+        found = self._streams[self._names[stream]]
+
+        def read() -> Pixels:
+            session = found.repository.readonly_session(BRANCH)
+            return found.arrays.read(session, "images/bytes", start, stop)
+
+        return self._trying(found, read)
 
     def _take(self, stream: _Stream, new: _Rows) -> None:
         """Append fetched episodes to the merged rows."""
@@ -347,7 +406,10 @@ class ReplayReader:
         self._reward.append(new.floats[:, columns["reward"][0]])
         self._integers.append(new.integers)
         self._final.append(new.finals)
-        self._stream_index.append(np.full(len(table), self._names.index(name)))
+        index = self._names.index(name)
+        self._stream_index.append(np.full(len(table), index))
+        self._tasks += [stream.tasks[number] for number in table[:, EPISODE["task"]].tolist()]
+        self._frames.add(index, new.frames, new.final_frames)
         stream.rows += len(new.floats)
         stream.episodes += len(table)
         if self._order and self._order[-1][0] == name:

@@ -117,6 +117,7 @@ class ChunkSampler:
         self._returns = Growable((3 * config.chunk + 1,), np.float32)
         self._links = Growable((3,), np.int64)
         self._following = Growable((), np.int64)
+        self._episode = Growable((), np.int64)
         self._action = Growable((reader.spec.action.size,), np.float32)
         self._starts: dict[str, Growable] = {name: Growable((), np.int64) for name in SOURCES}
         self._windows: Floats = np.empty((0, config.chunk * reader.spec.action.size), np.float32)
@@ -240,22 +241,30 @@ class ChunkSampler:
         after = links[:, 0]
         # Negative numbers count final observations; clipping lets one gather serve all other rows.
         following = state.take(after, axis=0, mode="clip")
+        episode = self._episode.view.take(rows)
         ends = (after < 0).nonzero()[0]
         if len(ends):
             following[ends] = self.reader.final.take(-after[ends] - 1, axis=0)
         returns = torch.from_numpy(self._returns.view.take(rows, axis=0))
         rewards, mask, valid, success = returns.split_with_sizes([chunk, chunk, chunk, 1], 1)
         return ChunkBatch(
-            observation=Observation(torch.from_numpy(state.take(rows, axis=0))),
+            observation=self._observation(state.take(rows, axis=0), rows, episode),
             action=torch.from_numpy(self._windows[links[:, 1]].reshape(len(rows), chunk, -1)),
             rewards=rewards,
             mask=mask,
             valid=valid,
-            next_observation=Observation(torch.from_numpy(following)),
+            next_observation=self._observation(following, after, episode),
             row=torch.from_numpy(rows),
             success=success.squeeze(1),
             source=torch.from_numpy(links[:, 2]),
         )
+
+    def _observation(self, state: Floats, rows: Ints, episode: Ints) -> Observation:
+        """Observations at rows, -(e + 1) for a final one; ``episode`` (B,) says whose instruction holds."""
+        frames = self.reader.frames
+        images = {camera.name: frames.pixels(camera.name, rows) for camera in frames.features}
+        tasks = tuple(map(self.reader.tasks.__getitem__, episode.tolist()))
+        return Observation(torch.from_numpy(state), images, tasks)
 
     def _sequences(self, rows: Ints, chunks: int) -> ChunkBatch:
         """The chunks at ``rows`` with the ``chunks - 1`` that follow each; see `ChunkBatch.present`."""
@@ -281,6 +290,8 @@ class ChunkSampler:
         )
         self._links.append(np.stack([chunks.next, chunks.position + len(self._action), source], axis=1))
         self._following.append(chunks.following)
+        lengths = self.reader.table[self._episodes :, EPISODE["length"]]
+        self._episode.append(np.repeat(np.arange(self._episodes, self.reader.episodes), lengths))
         self._action.append(chunks.action)
         self._add_starts(chunks, first)
         self._windows = _windows(self._action.view, self.config.chunk)

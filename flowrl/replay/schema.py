@@ -1,7 +1,8 @@
 """What a stream holds: the columns of a step and of an episode, and the words they use.
 
-A stream keeps two packed matrices, one row per step (`float_columns`, `INT_COLUMNS`), and an episode
-table (`EPISODE_COLUMNS`) with the observation after each episode's last step. docs/replay.md draws it.
+A stream keeps two packed matrices, one row per step (`float_columns`, `INT_COLUMNS`), an episode
+table (`EPISODE_COLUMNS`) with the observation after each episode's last step, and the encoded frames of
+its cameras. docs/replay.md draws it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from flowrl.errors import DataError
 from flowrl.policies.observation import flat_state
 from flowrl.spec import Spec
 
-FORMAT = 1
-"""Version of the layout, stored in every stream. A reader refuses a version it does not know."""
+FORMATS = (1, 2)
+"""Versions of the layout that are read; one is stored in every stream, see `stream_format`."""
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -107,6 +108,11 @@ NO_INTERVENTION = -1
 NO_VERSION = -1
 
 
+def stream_format(spec: Spec) -> int:
+    """1 without cameras, 2 with them: a flowrl that knows no frames refuses a stream that has some."""
+    return 2 if any(feature.is_image for feature in spec.observation) else 1
+
+
 def float_columns(spec: Spec) -> dict[str, tuple[int, int]]:
     """The column range of each name in the float matrix: state features, then action columns, then reward.
 
@@ -140,7 +146,8 @@ class Step:
     """One control step, as a writer receives it.
 
     Attributes:
-        observation: what the policy saw, by feature name or as the flat state (S,).
+        observation: what the policy saw, by feature name, or as the flat state (S,) where there are no
+            cameras. A camera's frame is pixels (3, height, width) uint8, or the bytes of a JPEG or PNG file.
         action: the executed action (A,).
         reward: raw reward of this step.
         terminated, truncated: the episode ends here by itself, or is cut here (gymnasium's words).
@@ -153,7 +160,7 @@ class Step:
         policy_version: version of the weights in charge, -1 when there are none.
     """
 
-    observation: Mapping[str, Array] | Array
+    observation: Mapping[str, Array | bytes] | Array
     action: Array
     reward: float
     terminated: bool = False
@@ -166,7 +173,7 @@ class Step:
     policy_version: int = NO_VERSION
 
 
-def as_state(spec: Spec, observation: Mapping[str, Array] | Array) -> Floats:
+def as_state(spec: Spec, observation: Mapping[str, Array | bytes] | Array) -> Floats:
     """The flat state (S,) of an observation given by feature name or already flat.
 
     Raises DataError naming the feature or the shape that does not fit.

@@ -22,7 +22,8 @@ from zarr.errors import BaseZarrError
 from zarr.storage import StorePath
 
 from flowrl.errors import DataError, ReplayError
-from flowrl.replay.schema import EPISODE_COLUMNS, FORMAT, INT_COLUMNS, Kind, float_columns
+from flowrl.replay.frames import image_features
+from flowrl.replay.schema import EPISODE_COLUMNS, FORMATS, INT_COLUMNS, Kind, float_columns, stream_format
 from flowrl.spec import Spec
 
 BRANCH = "main"
@@ -30,18 +31,26 @@ CHUNK_ROWS = 512
 ROW_BLOCK = 1 << 16
 CHUNK_EPISODES = 64
 EPISODE_BLOCK = 1 << 12
-ARRAYS = ("steps/float", "steps/int", "episodes/table", "episodes/final")
+CHUNK_BYTES = 1 << 18
+BYTE_BLOCK = 1 << 28
 CHUNKS = {
     "steps/float": CHUNK_ROWS,
     "steps/int": CHUNK_ROWS,
     "episodes/table": CHUNK_EPISODES,
     "episodes/final": CHUNK_EPISODES,
+    "images/bytes": CHUNK_BYTES,
+    "images/steps": CHUNK_ROWS,
+    "images/final": CHUNK_EPISODES,
 }
+"""The arrays of a stream and the rows of a chunk of each; those of ``images`` where there are cameras."""
 BLOCKS = {
     "steps/float": ROW_BLOCK,
     "steps/int": ROW_BLOCK,
     "episodes/table": EPISODE_BLOCK,
     "episodes/final": EPISODE_BLOCK,
+    "images/bytes": BYTE_BLOCK,
+    "images/steps": ROW_BLOCK,
+    "images/final": EPISODE_BLOCK,
 }
 STORAGE_ERRORS = (icechunk.IcechunkError, OSError, BaseZarrError, RuntimeError)
 """What icechunk, zarr and the codec (RuntimeError) raise when files are missing, damaged or not writable."""
@@ -60,6 +69,35 @@ class StreamHeader:
     name: str
     kind: Kind
     spec: Spec
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one array holds: the shape of a row, its type, and the value of rows never written."""
+
+    row: tuple[int, ...]
+    dtype: type[np.generic]
+    fill: float
+
+
+def layouts(spec: Spec) -> dict[str, Layout]:
+    """The arrays of a stream with this spec, by name.
+
+    With cameras, ``images/bytes`` holds encoded frames one after another, and a row of ``images/steps`` and
+    ``images/final`` the offset and length there of each camera's frame, in spec order.
+    """
+    width = sum(stop - start for start, stop in float_columns(spec).values())
+    found = {
+        "steps/float": Layout((width,), np.float32, np.nan),
+        "steps/int": Layout((len(INT_COLUMNS),), np.int64, -1),
+        "episodes/table": Layout((len(EPISODE_COLUMNS),), np.int64, -1),
+        "episodes/final": Layout((spec.state_size,), np.float32, np.nan),
+    }
+    if cameras := len(image_features(spec)):
+        found["images/bytes"] = Layout((), np.uint8, 0)
+        found["images/steps"] = Layout((2 * cameras,), np.int64, -1)
+        found["images/final"] = Layout((2 * cameras,), np.int64, -1)
+    return found
 
 
 def stream_names(replay: Path) -> list[str]:
@@ -101,16 +139,17 @@ def open_repository(path: Path) -> icechunk.Repository:
 
 def create_stream(path: Path, header: StreamHeader) -> None:
     """Create an empty stream. It appears under its name complete or not at all."""
+    spec = header.spec.interface()
+    arrays = layouts(spec)
     aside = path.with_name(f".{path.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(aside)))
     session = repository.writable_session(BRANCH)
-    spec = header.spec.interface()
     root = zarr.create_group(
         session.store,
         attributes={
-            "format": FORMAT,
+            "format": stream_format(spec),
             "kind": str(header.kind),
             "spec": spec.to_json(),
             "spec_digest": spec.digest(),
@@ -121,23 +160,16 @@ def create_stream(path: Path, header: StreamHeader) -> None:
             },
         },
     )
-    width = sum(stop - start for start, stop in float_columns(spec).values())
     root.create_group("steps")
     root.create_group("episodes", attributes={"tasks": [], "digests": []})
-    # Encoded frames go here, one group per camera: a blob array and an offset index.
     root.create_group("images")
-    for name, columns, dtype, fill in (
-        ("steps/float", width, np.float32, np.nan),
-        ("steps/int", len(INT_COLUMNS), np.int64, -1),
-        ("episodes/table", len(EPISODE_COLUMNS), np.int64, -1),
-        ("episodes/final", spec.state_size, np.float32, np.nan),
-    ):
+    for name, layout in arrays.items():
         root.create_array(
             name,
-            shape=(BLOCKS[name], columns),
-            chunks=(CHUNKS[name], columns),
-            dtype=dtype,
-            fill_value=fill,
+            shape=(BLOCKS[name], *layout.row),
+            chunks=(CHUNKS[name], *layout.row),
+            dtype=layout.dtype,
+            fill_value=layout.fill,
             # The checksum turns a flipped bit on the disk into an error in place of a wrong number.
             compressors=ZstdCodec(level=0, checksum=True),
         )
@@ -151,10 +183,10 @@ def create_stream(path: Path, header: StreamHeader) -> None:
 def read_header(path: Path, session: icechunk.Session) -> StreamHeader:
     """Read what a stream says of itself. Raises ReplayError when its format is unknown."""
     attributes = cast(Mapping[str, Any], zarr.open_group(session.store, mode="r").attrs.asdict())
-    if attributes.get("format") != FORMAT:
+    if attributes.get("format") not in FORMATS:
         raise ReplayError(
-            f"stream {path.name!r} has format {attributes.get('format')}, this flowrl reads {FORMAT}; "
-            "use the flowrl that wrote it, or import it again"
+            f"stream {path.name!r} has format {attributes.get('format')}, this flowrl reads "
+            f"{' and '.join(map(str, FORMATS))}; use the flowrl that wrote it, or import it again"
         )
     try:
         return StreamHeader(path.name, Kind(attributes["kind"]), Spec.from_json(attributes["spec"]))
@@ -163,7 +195,7 @@ def read_header(path: Path, session: icechunk.Session) -> StreamHeader:
 
 
 class StreamArrays:
-    """The four arrays of a stream, bound to one session after another without reading metadata again.
+    """The arrays of a stream, bound to one session after another without reading metadata again.
 
     Opening an array costs as much as writing it, so the metadata is kept and only the store changes.
     """
@@ -172,7 +204,7 @@ class StreamArrays:
         self._metadata: dict[str, Any] = {}
 
     def bind(self, session: icechunk.Session, name: str) -> zarr.Array[Any]:
-        """One array of `ARRAYS` in this session."""
+        """One array of `CHUNKS` in this session."""
         if name not in self._metadata:
             array = zarr.open_array(session.store, path=name, mode="r")
             self._metadata[name] = array.metadata
@@ -185,7 +217,7 @@ class StreamArrays:
         stop = start + len(values)
         if stop > array.shape[0]:
             block = BLOCKS[name]
-            array.resize((-(-stop // block) * block, array.shape[1]))
+            array.resize((-(-stop // block) * block, *array.shape[1:]))
             self._metadata[name] = array.metadata
         array[start:stop] = values
 
@@ -217,6 +249,12 @@ def read_episode_table(arrays: StreamArrays, session: icechunk.Session, start: i
         if len(written) < stop - start:
             return np.concatenate(parts)
         start, block = stop, min(block * 4, EPISODE_BLOCK)
+
+
+def read_tasks(session: icechunk.Session) -> list[str]:
+    """The instructions that the episode table counts by position."""
+    attributes = zarr.open_group(session.store, path="episodes", mode="r").attrs.asdict()
+    return list(cast("list[str]", attributes["tasks"]))
 
 
 def expire(repository: icechunk.Repository, grace_s: float) -> int:

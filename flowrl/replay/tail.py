@@ -8,7 +8,7 @@ import icechunk
 import numpy as np
 from numpy.typing import NDArray
 
-from flowrl.replay.storage import CHUNKS, StreamArrays
+from flowrl.replay.storage import CHUNKS, Layout, StreamArrays
 
 
 class Tail:
@@ -19,14 +19,14 @@ class Tail:
     failed commit can be repeated.
     """
 
-    def __init__(self, name: str, columns: int, dtype: type[np.generic], fill: float) -> None:
+    def __init__(self, name: str, layout: Layout) -> None:
         self.name = name
         self.base = 0
         self.count = 0
         self._chunk = CHUNKS[name]
-        self._fill = fill
+        self._layout = layout
         self._dirty_from = 0
-        self.values: NDArray[Any] = np.full((2 * self._chunk, columns), fill, dtype)
+        self.values: NDArray[Any] = self._empty(2 * self._chunk)
 
     def __getitem__(self, row: int) -> NDArray[Any]:
         """One row by its number in the array; it must not lie before ``base``."""
@@ -39,11 +39,16 @@ class Tail:
 
     def append(self) -> NDArray[Any]:
         """A new row at the end, to be filled by the caller."""
+        return self.extend(1)[0]
+
+    def extend(self, rows: int) -> NDArray[Any]:
+        """New rows at the end, to be filled by the caller."""
         local = self.count - self.base
-        if local == len(self.values):
-            self.values = np.concatenate([self.values, np.full_like(self.values, self._fill)])
-        self.count += 1
-        return self.values[local]
+        if local + rows > len(self.values):
+            more = max(len(self.values), local + rows - len(self.values))
+            self.values = np.concatenate([self.values, self._empty(_whole(more, self._chunk))])
+        self.count += rows
+        return self.values[local : local + rows]
 
     def touch(self, row: int) -> None:
         """Say that a row changed after it was committed."""
@@ -52,7 +57,7 @@ class Tail:
     def drop_last(self) -> None:
         """Take back the last appended row."""
         self.count -= 1
-        self.values[self.count - self.base] = self._fill
+        self.values[self.count - self.base] = self._layout.fill
         self._dirty_from = min(self._dirty_from, self.count)
 
     def write(self, arrays: StreamArrays, session: icechunk.Session) -> None:
@@ -70,9 +75,7 @@ class Tail:
         base = (keep // self._chunk) * self._chunk
         if base > self.base:
             kept = self.values[base - self.base : self.count - self.base].copy()
-            self.values = np.full(
-                (2 * self._chunk + _whole(len(kept), self._chunk), kept.shape[1]), self._fill, kept.dtype
-            )
+            self.values = self._empty(2 * self._chunk + _whole(len(kept), self._chunk))
             self.values[: len(kept)] = kept
             self.base = base
 
@@ -81,9 +84,11 @@ class Tail:
         self.base = (keep_from // self._chunk) * self._chunk
         self.count = self._dirty_from = count
         rows = arrays.read(session, self.name, self.base, count)
-        columns, dtype = self.values.shape[1], self.values.dtype
-        self.values = np.full((2 * self._chunk + _whole(len(rows), self._chunk), columns), self._fill, dtype)
+        self.values = self._empty(2 * self._chunk + _whole(len(rows), self._chunk))
         self.values[: len(rows)] = rows
+
+    def _empty(self, rows: int) -> NDArray[Any]:
+        return np.full((rows, *self._layout.row), self._layout.fill, self._layout.dtype)
 
 
 def _whole(rows: int, chunk: int) -> int:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from flowrl.errors import ReplayError
+from flowrl.errors import DataError, ReplayError
 from flowrl.replay import storage
+from flowrl.replay.frames import decode, image_features
 from flowrl.replay.schema import (
     EPISODE,
     INT,
@@ -29,7 +30,7 @@ from flowrl.replay.schema import (
     float_columns,
 )
 from flowrl.replay.storage import BRANCH, CHUNK_ROWS, StreamArrays
-from flowrl.spec import Spec, compare
+from flowrl.spec import Feature, Spec, compare
 
 _SHOWN = 100
 
@@ -67,6 +68,15 @@ class Report:
 
 
 @dataclass(frozen=True)
+class _Frames:
+    """Encoded frames one after another, and the offset and length of each camera's in them."""
+
+    data: NDArray[np.uint8]
+    steps: NDArray[np.int64]
+    finals: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class _Content:
     """A stream read as it lies on the disk. Rows are those the episode table claims."""
 
@@ -80,6 +90,7 @@ class _Content:
     integers: Array
     beyond: Array
     finals: Array
+    frames: _Frames | None
 
     @property
     def episode_of_row(self) -> NDArray[np.int64]:
@@ -113,6 +124,7 @@ def verify(path: str | Path) -> Report:
         violations += _check_table(content)
         violations += _check_rows(content)
         violations += _check_people(content)
+        violations += _check_frames(content)
     for content in contents[1:]:
         for difference in compare(contents[0].spec, content.spec):
             message = f"spec differs from stream {contents[0].name!r}: {difference}"
@@ -162,7 +174,16 @@ def _read(path: Path) -> _Content:
         integers=arrays.read(session, "steps/int", 0, rows),
         beyond=_beyond(arrays, session, rows),
         finals=arrays.read(session, "episodes/final", 0, len(table)),
+        frames=_read_frames(arrays, session, rows, len(table)) if image_features(header.spec) else None,
     )
+
+
+def _read_frames(arrays: StreamArrays, session: icechunk.Session, rows: int, episodes: int) -> _Frames:
+    steps = arrays.read(session, "images/steps", 0, rows)
+    finals = arrays.read(session, "images/final", 0, episodes)
+    places = np.concatenate([steps, finals])
+    end = int((places[:, 0::2] + places[:, 1::2]).max(initial=0))
+    return _Frames(arrays.read(session, "images/bytes", 0, end), steps, finals)
 
 
 def _beyond(arrays: StreamArrays, session: icechunk.Session, rows: int) -> NDArray[Any]:
@@ -273,6 +294,46 @@ def _check_people(content: _Content) -> Iterator[Violation]:
         if len(again):
             message = f"intervention {span[again[0]]} begins a second time or out of order"
             yield Violation(content.name, "intervention", message, number, int(again[0]))
+
+
+def _check_frames(content: _Content) -> Iterator[Violation]:
+    """Every frame of every camera decodes to the size that the spec says; a frame stored once is read once."""
+    frames = content.frames
+    if frames is None:
+        return
+    seen = set[tuple[int, int, int]]()
+    episode_of_row, step_of_row = content.episode_of_row, content.step_of_row
+    for camera, feature in enumerate(image_features(content.spec)):
+        columns = slice(2 * camera, 2 * camera + 2)
+        for row, place in enumerate(frames.steps[:, columns].tolist()):
+            if fault := _frame_fault(frames, camera, place, feature, seen):
+                yield Violation(
+                    content.name, "frames", fault, int(episode_of_row[row]), int(step_of_row[row])
+                )
+        for number, place in enumerate(frames.finals[:, columns].tolist()):
+            if content.table[number, EPISODE["has_final"]] and (
+                fault := _frame_fault(frames, camera, place, feature, seen)
+            ):
+                yield Violation(content.name, "frames", f"after the last step, {fault}", number)
+
+
+def _frame_fault(
+    frames: _Frames, camera: int, place: list[int], feature: Feature, seen: set[tuple[int, int, int]]
+) -> str:
+    """What is wrong with one frame, in words; empty when nothing is, or when it was looked at before."""
+    offset, length = place
+    if (camera, offset, length) in seen:
+        return ""
+    seen.add((camera, offset, length))
+    if offset < 0 or length < 1 or offset + length > len(frames.data):
+        return f"{feature.name} lies at bytes {offset}..{offset + length} of {len(frames.data)}"
+    try:
+        shape = decode(frames.data[offset : offset + length].tobytes()).shape
+    except DataError as error:
+        return f"{feature.name}: {error}"
+    return (
+        "" if shape == feature.shape else f"{feature.name} has shape {shape}, the spec says {feature.shape}"
+    )
 
 
 def _rows(content: _Content, wrong: NDArray[np.bool_], rule: str, message: str) -> Iterator[Violation]:

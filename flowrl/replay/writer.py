@@ -17,15 +17,15 @@ from typing import Self, cast
 import numpy as np
 import zarr
 
-from flowrl.errors import DataError, ReplayError
+from flowrl.errors import ReplayError
 from flowrl.replay import storage
 from flowrl.replay.checks import StepChecks, integer_row, require_outcome
+from flowrl.replay.frame_tails import FrameTails
+from flowrl.replay.frames import FrameCodec
 from flowrl.replay.lock import WriterLock
 from flowrl.replay.schema import (
     EPISODE,
-    EPISODE_COLUMNS,
     INT,
-    INT_COLUMNS,
     NO_INTERVENTION,
     NO_SEED,
     NO_VERSION,
@@ -34,7 +34,6 @@ from flowrl.replay.schema import (
     Outcome,
     OutcomeBy,
     Step,
-    float_columns,
 )
 from flowrl.replay.storage import BRANCH, StreamArrays, StreamHeader
 from flowrl.replay.tail import Tail
@@ -64,8 +63,8 @@ class StreamWriter:
     open then is closed as interrupted.
     """
 
-    def __init__(self, path: Path, spec: Spec, rule: CommitRule) -> None:
-        self._path, self._spec, self._rule = path, spec, rule
+    def __init__(self, path: Path, spec: Spec, rule: CommitRule, codec: FrameCodec) -> None:
+        self._path, self._spec, self._rule, self._codec = path, spec, rule, codec
         self._repository = storage.open_repository(path)
         self._lock = WriterLock(path)
         try:
@@ -76,19 +75,20 @@ class StreamWriter:
 
     @classmethod
     def create(
-        cls, replay: str | Path, name: str, spec: Spec, kind: Kind, rule: CommitRule | None = None
+        cls,
+        replay: str | Path,
+        name: str,
+        spec: Spec,
+        kind: Kind,
+        rule: CommitRule | None = None,
+        codec: FrameCodec | None = None,
     ) -> Self:
         """Create the stream ``<replay>/<name>`` and own it.
 
-        Raises ReplayError when it exists or its name is unusable, DataError when the spec has images.
+        Raises ReplayError when it exists or its name is unusable, DataError when a camera of the spec is
+        not (3, height, width) uint8.
         """
         storage.check_name(name)
-        images = [feature.name for feature in spec.observation if feature.is_image]
-        if images:
-            raise DataError(
-                f"stream {name!r}: the spec has image features {images}; replay stores state features only "
-                "so far. Leave the cameras out of the spec"
-            )
         path = Path(replay) / name
         if path.exists():
             raise ReplayError(
@@ -96,25 +96,38 @@ class StreamWriter:
                 "open it to append, or choose another name"
             )
         storage.create_stream(path, StreamHeader(name, Kind(kind), spec))
-        return cls(path, spec, rule or CommitRule())
+        return cls(path, spec, rule or CommitRule(), codec or FrameCodec())
 
     @classmethod
-    def open(cls, replay: str | Path, name: str, spec: Spec, rule: CommitRule | None = None) -> Self:
+    def open(
+        cls,
+        replay: str | Path,
+        name: str,
+        spec: Spec,
+        rule: CommitRule | None = None,
+        codec: FrameCodec | None = None,
+    ) -> Self:
         """Own an existing stream and append to it.
 
         An episode that a killed writer left open is closed as interrupted. Raises ReplayError when the
         stream is missing or has a live writer, SpecMismatch listing every difference to its spec.
         """
-        return cls(Path(replay) / name, spec, rule or CommitRule())
+        return cls(Path(replay) / name, spec, rule or CommitRule(), codec or FrameCodec())
 
     @classmethod
     def open_or_create(
-        cls, replay: str | Path, name: str, spec: Spec, kind: Kind, rule: CommitRule | None = None
+        cls,
+        replay: str | Path,
+        name: str,
+        spec: Spec,
+        kind: Kind,
+        rule: CommitRule | None = None,
+        codec: FrameCodec | None = None,
     ) -> Self:
         """`open` when the stream exists, `create` otherwise."""
         if (Path(replay) / name).exists():
-            return cls.open(replay, name, spec, rule)
-        return cls.create(replay, name, spec, kind, rule)
+            return cls.open(replay, name, spec, rule, codec)
+        return cls.create(replay, name, spec, kind, rule, codec)
 
     @property
     def name(self) -> str:
@@ -165,15 +178,16 @@ class StreamWriter:
         row[EPISODE["digest"]] = self._text("digests", self._spec.digest())
         row[EPISODE["version_min"]] = row[EPISODE["version_max"]] = NO_VERSION
         self._finals.append()[:] = np.nan
+        self._frames.begin_episode()
         return self.episodes
 
     def append(self, step: Step) -> None:
         """Add one step to the open episode.
 
-        Raises DataError naming stream, episode and step when a shape is wrong or a value is not finite
-        (the step is then not stored), ReplayError when no episode is open or it has already ended, and
-        ReplayError when a commit that was due failed (the step is then kept in memory, go on with the
-        next one).
+        Raises DataError naming stream, episode and step when a shape is wrong, a value is not finite or a
+        camera's frame is missing or damaged (the step is then not stored), ReplayError when no episode is
+        open or it has already ended, and ReplayError when a commit that was due failed (the step is then
+        kept in memory, go on with the next one).
         """
         self._require_usable()
         first = self._first_row
@@ -185,6 +199,8 @@ class StreamWriter:
         self._checks.require_order(step, previous, self._interventions, where)
         values = self._checks.floats(step, where)
         integers = integer_row(step, self.episodes, number)
+        frames = self._frames.encode(step.observation, where)
+        self._frames.append(frames)
         self._floats.append()[:] = values
         self._ints.append()[:] = integers
         self._interventions = max(self._interventions, step.intervention_id)
@@ -197,7 +213,7 @@ class StreamWriter:
         self,
         outcome: Outcome,
         outcome_by: OutcomeBy,
-        final_observation: Mapping[str, Array] | Array | None = None,
+        final_observation: Mapping[str, Array | bytes] | Array | None = None,
     ) -> None:
         """Close the open episode.
 
@@ -225,6 +241,7 @@ class StreamWriter:
             after = f"{where}, observation after the last step"
             state = self._checks.state(final_observation, after)
             self._checks.require_finite(state, after)
+            self._frames.close_episode(self._frames.encode(final_observation, after))
             self._finals[self.episodes][:] = state
         row = self._table[self.episodes]
         row[EPISODE["outcome"]] = outcome
@@ -325,12 +342,12 @@ class StreamWriter:
         header = storage.read_header(self._path, session)
         require_match(header.spec, self._spec, f"stream {self.name!r}", "the writer's spec")
         self._checks = StepChecks(self._spec, header.kind)
-        width = sum(stop - start for start, stop in float_columns(self._spec).values())
         self._arrays = StreamArrays()
-        self._floats = Tail("steps/float", width, np.float32, np.nan)
-        self._ints = Tail("steps/int", len(INT_COLUMNS), np.int64, -1)
-        self._table = Tail("episodes/table", len(EPISODE_COLUMNS), np.int64, -1)
-        self._finals = Tail("episodes/final", self._spec.state_size, np.float32, np.nan)
+        names = ("steps/float", "steps/int", "episodes/final", "episodes/table")
+        self._floats, self._ints, self._finals, self._table = self._tails = [
+            Tail(name, storage.layouts(self._spec)[name]) for name in names
+        ]
+        self._frames = FrameTails(self._spec, self._codec)
         self._closed = False
         self._commits = 0
         self._load()
@@ -348,6 +365,7 @@ class StreamWriter:
             (self._finals, len(table)),
         ):
             tail.load(self._arrays, session, count, max(0, count - 1))
+        self._frames.load(self._arrays, session, rows, len(table))
         attributes = cast(
             Mapping[str, list[str]],
             zarr.open_group(session.store, path="episodes", mode="r").attrs.asdict(),
@@ -368,11 +386,12 @@ class StreamWriter:
         session = self._repository.writable_session(BRANCH)
         # An episode without steps is not published: a table row always has rows behind it.
         empty = self._first_row is not None and self._floats.count == self._first_row
-        held = [(tail, tail[tail.count - 1].copy()) for tail in (self._table, self._finals)] if empty else []
+        by_episode = (self._table, self._finals, *self._frames.finals)
+        held = [(tail, tail[tail.count - 1].copy()) for tail in by_episode] if empty else []
         for tail, _ in held:
             tail.drop_last()
         try:
-            for tail in (self._floats, self._ints, self._finals, self._table):
+            for tail in (*self._frames.tails, *self._tails):
                 tail.write(self._arrays, session)
             if self._texts_dirty:
                 zarr.open_group(session.store, path="episodes", mode="r+").attrs.put(dict(self._texts))
@@ -381,7 +400,8 @@ class StreamWriter:
         finally:
             for tail, values in held:
                 tail.append()[:] = values
-        for tail in (self._floats, self._ints, self._finals, self._table):
+        self._frames.committed()
+        for tail in self._tails:
             # The open episode's table row changes until it is closed, so it stays in memory.
             tail.committed(tail.count - 1)
         self._texts_dirty = False
@@ -416,12 +436,14 @@ class StreamWriter:
     def _forget_episode(self) -> None:
         self._table.drop_last()
         self._finals.drop_last()
+        self._frames.forget_episode()
         self._first_row = None
 
     def _touch_open_episode(self) -> None:
         last = self._table.count - 1
         self._table.touch(last)
         self._finals.touch(last)
+        self._frames.touch()
 
     def _text(self, key: str, text: str) -> int:
         """The position of a text in one of the lists kept in the attributes of ``episodes``."""
