@@ -26,6 +26,11 @@ class Environment(Protocol):
         ...
 
     @property
+    def instruction(self) -> str:
+        """The task in words, for policies that read."""
+        ...
+
+    @property
     def interface(self) -> Spec:
         """The spec without chunking and normalisation."""
         ...

@@ -80,7 +80,7 @@ def rollout(
     length, success, failed, ended = 0, False, False, False
     while not ended and not stop():
         actor, version = actors.current()
-        chunk = actor.act(stack(env.interface, [observation]), generator)[0].cpu().numpy()
+        chunk = actor.act(stack(env.interface, [observation], [env.instruction]), generator)[0].cpu().numpy()
         for proposed in chunk[: actor.policy.chunk.executed]:
             before = observation
             taken = None if supervisor is None else supervisor.act(observation, length)
@@ -102,7 +102,7 @@ class _Recorder:
         self._writer, self._hz = writer, env.interface.control_hz
         self._length, self._takeovers, self._supervised = 0, 0, False
         if writer is not None:
-            writer.begin_episode(seed=seed, task=env.name)
+            writer.begin_episode(seed=seed, task=env.instruction)
 
     def step(
         self,

@@ -7,6 +7,7 @@ here once: sparse reward, time limit, action checks, seeding and rendering.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -25,14 +26,53 @@ Action = NDArray[np.float32]
 
 # Seeds drawn for episodes without an explicit one; every simulator accepts this range.
 SEED_LIMIT = 2**31 - 1
+IMAGES = "observation.images."
+
+
+@dataclass(frozen=True)
+class Views:
+    """What a simulated camera sees: the cameras that are part of the observation, and how they are drawn.
+
+    ``cameras`` are the scene's names; each becomes ``observation.images.<camera>``, square, ``image_size``
+    pixels a side. Raises UsageError for a size below 1 or a camera named twice.
+    """
+
+    shadows: bool = False
+    cameras: tuple[str, ...] = ()
+    image_size: int = 84
+
+    def __post_init__(self) -> None:
+        if self.image_size < 1:
+            raise UsageError(f"image_size is {self.image_size}; it must be at least 1 pixel")
+        if len(set(self.cameras)) < len(self.cameras):
+            raise UsageError(f"cameras are {', '.join(self.cameras)}; name each of them once")
+
+    @classmethod
+    def from_settings(cls, shadows: bool, cameras: str | None, image_size: int) -> Views:
+        """From an environment's settings, where ``cameras`` is a list separated by commas."""
+        names = tuple(name.strip() for name in (cameras or "").split(",") if name.strip())
+        return cls(shadows, names, image_size)
+
+    def features(self) -> tuple[Feature, ...]:
+        """The features that they add to an observation."""
+        shape = (3, self.image_size, self.image_size)
+        return tuple(Feature(IMAGES + camera, shape, "uint8") for camera in self.cameras)
+
+    def settings(self) -> dict[str, bool]:
+        """What makes their pictures incomparable with others', for a spec."""
+        return {"shadows": True} if self.shadows and self.cameras else {}
+
+
+BLIND = Views()
 
 
 class SimEnv(gymnasium.Env[Observations, Action]):
     """One simulated task.
 
     ``interface`` is the spec without chunking and normalisation; observations are dictionaries from
-    its feature names to float32 arrays of its shapes. ``reward`` is 1.0 on the step that reaches
-    success and 0.0 otherwise; success terminates, ``max_steps`` truncates. ``info["success"]`` is
+    its feature names to arrays of its shapes, float32 or, for cameras, uint8. ``instruction`` is the task in
+    words. ``reward`` is 1.0 on the step that reaches success and 0.0 otherwise; success terminates,
+    ``max_steps`` truncates. ``info["success"]`` is
     present after every step and reset; ``info["seed"]`` after a reset is the seed that reproduces
     the episode.
     """
@@ -44,17 +84,23 @@ class SimEnv(gymnasium.Env[Observations, Action]):
     # The wrapped package's own environment, for what the interface does not cover.
     simulator: Any
 
-    def __init__(self, name: str, interface: Spec, max_steps: int, shadows: bool = False) -> None:
+    def __init__(self, name: str, interface: Spec, max_steps: int, views: Views = BLIND) -> None:
+        """``interface`` without cameras: those of ``views`` are added."""
         if max_steps < 1:
             raise UsageError(f"{name}: max_steps is {max_steps}; it must be at least 1")
-        self.name = name
+        self.name = self.instruction = name
+        interface = replace(
+            interface,
+            observation=(*interface.observation, *views.features()),
+            settings={**interface.settings, **views.settings()},
+        )
         self.interface = interface
         self.max_steps = max_steps
         self.observation_space: Any = spaces.Dict({f.name: _feature_space(f) for f in interface.observation})
         self.action_space = spaces.Box(
             np.asarray(interface.action.low, np.float32), np.asarray(interface.action.high, np.float32)
         )
-        self._shadows = shadows
+        self._views = views
         self._renderer: Renderer | None = None
         self._elapsed = 0
         self._running = False
@@ -70,7 +116,7 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         raise NotImplementedError
 
     def _observe(self) -> Observations:
-        """The observation of the current state, by feature name."""
+        """The state features of the current state, by feature name; cameras are added to them."""
         raise NotImplementedError
 
     def _succeeded(self) -> bool:
@@ -100,7 +146,7 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         episode_seed = int(self.np_random.integers(SEED_LIMIT)) if seed is None else int(seed)
         self._start_episode(episode_seed)
         self._begin()
-        return self._observe(), {"success": self._succeeded(), "seed": episode_seed}
+        return self._observation(), {"success": self._succeeded(), "seed": episode_seed}
 
     def step(self, action: Action) -> tuple[Observations, float, bool, bool, dict[str, Any]]:
         """Run one control step.
@@ -115,7 +161,7 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         success = self._succeeded()
         truncated = not success and self._elapsed >= self.max_steps
         self._running = not (success or truncated)
-        return self._observe(), float(success), success, truncated, {"success": success}
+        return self._observation(), float(success), success, truncated, {"success": success}
 
     def render(self) -> NDArray[np.uint8]:
         """A frame from the default camera at the default size (gymnasium's interface)."""
@@ -135,7 +181,9 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         if self._renderer is None:
             from sim.rendering import Renderer
 
-            self._renderer = Renderer(scene[0], shadows=self._shadows, visible_groups=self.visible_groups)
+            self._renderer = Renderer(
+                scene[0], shadows=self._views.shadows, visible_groups=self.visible_groups
+            )
         return self._renderer.frame(scene[1], width, height, camera or self.default_camera)
 
     def close(self) -> None:
@@ -143,6 +191,10 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
+
+    def full_state(self) -> Observations:
+        """All state features the simulator has, also those that the interface leaves out: for experts."""
+        return self._observe()
 
     # State access, for importers.
 
@@ -157,6 +209,15 @@ class SimEnv(gymnasium.Env[Observations, Action]):
         non-finite values, UsageError where the simulator gives no access.
         """
         raise UsageError(f"{self.name} gives no access to its simulator state; robosuite tasks do")
+
+    def _observation(self) -> Observations:
+        """Everything that the interface lists, cameras included."""
+        size = self._views.image_size
+        frames = {
+            IMAGES + camera: np.ascontiguousarray(self.render_frame(size, size, camera).transpose(2, 0, 1))
+            for camera in self._views.cameras
+        }
+        return {**self._observe(), **frames}
 
     def _begin(self) -> None:
         self._elapsed = 0
@@ -175,4 +236,6 @@ def checked_action(action: NDArray[Any], spec: ActionSpec, name: str) -> Action:
 
 
 def _feature_space(feature: Feature) -> spaces.Box:
+    if feature.is_image:
+        return spaces.Box(0, 255, feature.shape, np.uint8)
     return spaces.Box(-np.inf, np.inf, feature.shape, np.float32)

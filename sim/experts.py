@@ -35,7 +35,7 @@ class Expert(Protocol):
         ...
 
     def act(self, observation: Mapping[str, NDArray[Any]]) -> Action:
-        """The next action (A,) for an observation by feature name."""
+        """The next action (A,) for all state features (`SimEnv.full_state`)."""
         ...
 
 
@@ -128,7 +128,7 @@ def run_expert(
     terminated = truncated = False
     while not (terminated or truncated):
         disturbance = noise * expert.noise_shape * generator.standard_normal(low.size)
-        action = np.clip(expert.act(observation) + disturbance, low, high).astype(np.float32)
+        action = np.clip(expert.act(env.full_state()) + disturbance, low, high).astype(np.float32)
         observation, reward, terminated, truncated, _info = env.step(action)
         observations.append(observation)
         actions.append(action)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flowrl.errors import MissingExtra
 from flowrl.spec import ActionSpec, Feature, Spec
-from sim.base import Action, Observations, SimEnv
+from sim.base import BLIND, Action, Observations, SimEnv, Views
 from sim.rendering import backend_off, import_mujoco
 
 STATE = "observation.state"
@@ -33,9 +33,9 @@ class GymnasiumEnv(SimEnv):
     """
 
     def __init__(
-        self, name: str, simulator: Any, interface: Spec, max_steps: int, shadows: bool = False
+        self, name: str, simulator: Any, interface: Spec, max_steps: int, views: Views = BLIND
     ) -> None:
-        super().__init__(name, interface, max_steps, shadows)
+        super().__init__(name, interface, max_steps, views)
         self.simulator: Any = simulator
         self._last: Any = None
         self._solved = False
@@ -56,7 +56,7 @@ class GymnasiumEnv(SimEnv):
         self._solved = self._is_success(info)
 
     def _observe(self) -> Observations:
-        sizes = np.cumsum([feature.size for feature in self.interface.observation])
+        sizes = np.cumsum([feature.size for feature in self.interface.state_features])
         parts = np.split(self._vector(self._last).astype(np.float32), sizes[:-1])
         return {feature.name: part for feature, part in zip(self.interface.observation, parts, strict=True)}
 
@@ -103,7 +103,7 @@ class Fetch(GymnasiumEnv):
 
     default_camera = "external_camera_0"
 
-    def __init__(self, name: str, module: str, class_name: str, max_steps: int, shadows: bool) -> None:
+    def __init__(self, name: str, module: str, class_name: str, max_steps: int, views: Views = BLIND) -> None:
         import_mujoco()
         fetch = import_simulator(module, "gymnasium_robotics")
         with quiet():
@@ -137,7 +137,7 @@ class Fetch(GymnasiumEnv):
             control_hz=25.0,
             settings={"simulator": "gymnasium_robotics", "task": name},
         )
-        super().__init__(name, simulator, interface, max_steps, shadows)
+        super().__init__(name, simulator, interface, max_steps, views)
 
     def _vector(self, observation: Any) -> NDArray[np.float64]:
         """The package's order is hand, object, offset, fingers, object's motion, hand's motion."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from flowrl.errors import UsageError
 from flowrl.spec import ActionSpec, Feature, Spec
+from sim.base import BLIND, Views
 from sim.gymnasium_env import ENVIRONMENT_STATE, STATE, GymnasiumEnv, axis_names, import_simulator, quiet
 from sim.rendering import backend_off, import_mujoco
 
@@ -39,7 +40,7 @@ class OGBenchEnv(GymnasiumEnv):
         scene: Mapping[str, int],
         task_id: int,
         max_steps: int,
-        shadows: bool,
+        views: Views = BLIND,
     ) -> None:
         """Build the task. Raises UsageError for an unknown task id, MissingExtra without ogbench."""
         if task_id not in range(6):
@@ -64,7 +65,7 @@ class OGBenchEnv(GymnasiumEnv):
                 "task_id": int(simulator.cur_task_id),
             },
         )
-        super().__init__(name, simulator, interface, max_steps, shadows)
+        super().__init__(name, simulator, interface, max_steps, views)
 
     def _start_episode(self, seed: int) -> None:
         # OGBench builds its action space anew on every reset, with a warning about its precision.

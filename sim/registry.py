@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowrl.errors import UsageError
-from sim.base import SimEnv
+from sim.base import SimEnv, Views
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,18 @@ class Entry:
     """How one environment is made: its settings with defaults, and a builder that takes them all."""
 
     summary: str
+    """What it is and, after a colon, the task in words."""
     package: str
     settings: Mapping[str, Any]
     build: Callable[..., SimEnv] = field(repr=False)
+
+    @property
+    def instruction(self) -> str:
+        """The task in words: what a policy that reads is told."""
+        return self.summary.partition(": ")[2]
+
+
+_VIEWS = {"shadows": False, "cameras": "", "image_size": 84}
 
 
 def names() -> list[str]:
@@ -46,7 +55,9 @@ def make(name: str, **settings: Any) -> SimEnv:
                 f"environment {name!r} has no setting {key!r}{_nearest(key, entry.settings)}; "
                 f"its settings are {', '.join(entry.settings)}"
             )
-    return entry.build(name, **{**entry.settings, **settings})
+    env = entry.build(name, **{**entry.settings, **settings})
+    env.instruction = entry.instruction
+    return env
 
 
 def _entry(name: str) -> Entry:
@@ -63,17 +74,18 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str:
 
 
 def _robosuite_entry(summary: str, robosuite_name: str, max_steps: int, arms: int = 1) -> Entry:
-    def build(name: str, max_steps: int, decimation: int | None, shadows: bool) -> SimEnv:
+    def build(name: str, max_steps: int, decimation: int | None, object_state: bool, **views: Any) -> SimEnv:
         from sim.robosuite_env import RobosuiteEnv, RobosuiteTask
 
-        return RobosuiteEnv(name, RobosuiteTask(robosuite_name, arms), max_steps, decimation, shadows)
+        task = RobosuiteTask(robosuite_name, arms)
+        return RobosuiteEnv(name, task, max_steps, decimation, Views.from_settings(**views), object_state)
 
-    settings = {"max_steps": max_steps, "decimation": 5, "shadows": False}
+    settings = {"max_steps": max_steps, "decimation": 5, "object_state": True, **_VIEWS}
     return Entry(summary, "robosuite", settings, build)
 
 
 def _ogbench_entry(summary: str, ogbench_name: str, max_steps: int) -> Entry:
-    def build(name: str, max_steps: int, task_id: int, shadows: bool) -> SimEnv:
+    def build(name: str, max_steps: int, task_id: int, **views: Any) -> SimEnv:
         from sim import ogbench_env
 
         parts = {
@@ -86,18 +98,20 @@ def _ogbench_entry(summary: str, ogbench_name: str, max_steps: int) -> Entry:
             },
             "puzzle-3x3": ogbench_env.buttons(9),
         }[ogbench_name]
-        return ogbench_env.OGBenchEnv(name, ogbench_name, parts, task_id, max_steps, shadows)
+        seen = Views.from_settings(**views)
+        return ogbench_env.OGBenchEnv(name, ogbench_name, parts, task_id, max_steps, seen)
 
-    return Entry(summary, "ogbench", {"max_steps": max_steps, "task_id": 0, "shadows": False}, build)
+    return Entry(summary, "ogbench", {"max_steps": max_steps, "task_id": 0, **_VIEWS}, build)
 
 
 def _fetch_entry(summary: str, module: str, class_name: str) -> Entry:
-    def build(name: str, max_steps: int, shadows: bool) -> SimEnv:
+    def build(name: str, max_steps: int, **views: Any) -> SimEnv:
         from sim.gymnasium_env import Fetch
 
-        return Fetch(name, f"gymnasium_robotics.envs.fetch.{module}", class_name, max_steps, shadows)
+        seen = Views.from_settings(**views)
+        return Fetch(name, f"gymnasium_robotics.envs.fetch.{module}", class_name, max_steps, seen)
 
-    return Entry(summary, "gymnasium-robotics", {"max_steps": 50, "shadows": False}, build)
+    return Entry(summary, "gymnasium-robotics", {"max_steps": 50, **_VIEWS}, build)
 
 
 def _pusht_entry() -> Entry:
@@ -119,22 +133,27 @@ def _metaworld_entry(summary: str, task: str) -> Entry:
 
 
 _ENTRIES: dict[str, Entry] = {
-    "lift": _robosuite_entry("robosuite Lift: one arm lifts a cube", "Lift", 100),
-    "can": _robosuite_entry("robosuite PickPlaceCan: one arm moves a can to its bin", "PickPlaceCan", 200),
+    "lift": _robosuite_entry("robosuite Lift: lift the cube", "Lift", 100),
+    "can": _robosuite_entry("robosuite PickPlaceCan: put the can into its bin", "PickPlaceCan", 200),
     "square": _robosuite_entry(
-        "robosuite NutAssemblySquare: one arm puts a square nut on its peg", "NutAssemblySquare", 400
+        "robosuite NutAssemblySquare: put the square nut on the peg", "NutAssemblySquare", 400
     ),
     "transport": _robosuite_entry(
-        "robosuite TwoArmTransport: two arms carry a hammer from bin to bin", "TwoArmTransport", 700, arms=2
+        "robosuite TwoArmTransport: carry the hammer from bin to bin with both arms",
+        "TwoArmTransport",
+        700,
+        arms=2,
     ),
-    "cube_single": _ogbench_entry("OGBench cube-single: move a cube", "cube-single", 200),
-    "cube_double": _ogbench_entry("OGBench cube-double: rearrange two cubes", "cube-double", 500),
-    "scene": _ogbench_entry("OGBench scene: cube, buttons, drawer and window", "scene", 750),
-    "puzzle_3x3": _ogbench_entry("OGBench puzzle-3x3: press buttons to switch lights", "puzzle-3x3", 500),
+    "cube_single": _ogbench_entry("OGBench cube-single: move the cube to its goal", "cube-single", 200),
+    "cube_double": _ogbench_entry("OGBench cube-double: move both cubes to their goals", "cube-double", 500),
+    "scene": _ogbench_entry("OGBench scene: arrange cube, buttons, drawer and window", "scene", 750),
+    "puzzle_3x3": _ogbench_entry(
+        "OGBench puzzle-3x3: press buttons until the lights are as wanted", "puzzle-3x3", 500
+    ),
     "pusht": _pusht_entry(),
-    "fetch_push": _fetch_entry("Fetch: push a puck to a goal", "push", "MujocoFetchPushEnv"),
+    "fetch_push": _fetch_entry("Fetch: push the puck to its goal", "push", "MujocoFetchPushEnv"),
     "fetch_pick_and_place": _fetch_entry(
-        "Fetch: carry a block to a goal", "pick_and_place", "MujocoFetchPickAndPlaceEnv"
+        "Fetch: carry the block to its goal", "pick_and_place", "MujocoFetchPickAndPlaceEnv"
     ),
-    "metaworld_push": _metaworld_entry("MetaWorld push: push a puck to a goal", "MetaWorld/Push-v3"),
+    "metaworld_push": _metaworld_entry("MetaWorld push: push the puck to its goal", "MetaWorld/Push-v3"),
 }

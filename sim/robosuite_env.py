@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from flowrl.errors import DataError, MissingExtra, UsageError
 from flowrl.spec import ActionSpec, Feature, Spec
-from sim.base import Action, Observations, SimEnv
+from sim.base import BLIND, Action, Observations, SimEnv, Views
 from sim.rendering import backend_off, import_mujoco
 
 CONTROL_HZ = 20
@@ -64,7 +64,8 @@ class RobosuiteEnv(SimEnv):
     """One robosuite task.
 
     ``observation.state`` is end-effector position (3, m), quaternion (4, xyzw) and gripper finger
-    positions (2, m) per arm; ``observation.environment_state`` is robosuite's object state. Actions
+    positions (2, m) per arm; ``observation.environment_state`` is robosuite's object state, left out
+    without ``object_state``, as a policy that sees through cameras would have it. Actions
     are OSC_POSE deltas in [-1, 1] (1 is 0.05 m or 0.5 rad) and the gripper (+1 closes), per arm.
     """
 
@@ -72,7 +73,13 @@ class RobosuiteEnv(SimEnv):
     visible_groups = (1,)
 
     def __init__(
-        self, name: str, task: RobosuiteTask, max_steps: int, decimation: int | None, shadows: bool
+        self,
+        name: str,
+        task: RobosuiteTask,
+        max_steps: int,
+        decimation: int | None,
+        views: Views = BLIND,
+        object_state: bool = True,
     ) -> None:
         """Build the task. Raises MissingExtra without robosuite, UsageError for a bad decimation."""
         self._decimation = 1 if decimation is None else decimation
@@ -84,8 +91,10 @@ class RobosuiteEnv(SimEnv):
         self.simulator = _build(task)
         self._robot_keys = [f"robot{arm}_{part}" for arm in range(task.arms) for part, _size in _ROBOT_PARTS]
         self._disable_unused_observables()
+        self._object_state = object_state
+        features = [_robot_feature(task.arms), *([_object_feature(self._read())] if object_state else [])]
         interface = Spec(
-            observation=(_robot_feature(task.arms), _object_feature(self._read())),
+            observation=tuple(features),
             action=_action_spec(task.arms),
             control_hz=float(CONTROL_HZ),
             settings={
@@ -94,7 +103,7 @@ class RobosuiteEnv(SimEnv):
                 "control_decimation": self._decimation,
             },
         )
-        super().__init__(name, interface, max_steps, shadows)
+        super().__init__(name, interface, max_steps, views)
 
     def _start_episode(self, seed: int) -> None:
         _seed_generator(getattr(self.simulator, "rng", None), seed)
@@ -117,10 +126,17 @@ class RobosuiteEnv(SimEnv):
 
     def _observe(self) -> Observations:
         values = self._read()
-        return {
-            "observation.state": _flatten([values[key] for key in self._robot_keys]),
-            "observation.environment_state": _flatten(list(_object_values(values).values())),
-        }
+        return self._features(values, self._object_state)
+
+    def full_state(self) -> Observations:
+        """The arms' state and the objects'."""
+        return self._features(self._read(), objects=True)
+
+    def _features(self, values: dict[str, NDArray[np.float64]], objects: bool) -> Observations:
+        seen = {"observation.state": _flatten([values[key] for key in self._robot_keys])}
+        if objects:
+            seen["observation.environment_state"] = _flatten(list(_object_values(values).values()))
+        return seen
 
     def _succeeded(self) -> bool:
         return bool(self.simulator._check_success())
@@ -155,7 +171,7 @@ class RobosuiteEnv(SimEnv):
         for robot in self.simulator.robots:
             _restart_controllers(robot)
         self._begin()
-        return self._observe()
+        return self._observation()
 
     def _read(self) -> dict[str, NDArray[np.float64]]:
         """All active observables of the current state, by robosuite's names."""

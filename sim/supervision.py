@@ -29,4 +29,4 @@ class PatientSupervisor:
             return None
         if step == self._patience:
             self._expert.reset(self._env)
-        return self._expert.act(observation)
+        return self._expert.act(self._env.full_state())

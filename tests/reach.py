@@ -17,6 +17,7 @@ MAX_STEPS = 20
 
 class ReachEnv:
     name = "reach"
+    instruction = "reach the goal"
     max_steps = MAX_STEPS
     interface = Spec(
         observation=(Feature("observation.state", (2,), names=("x", "y"), unit="m"),),

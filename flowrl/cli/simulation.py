@@ -62,7 +62,7 @@ def collect_demonstrations(config: RunConfig, replay: Path, progress: Progress |
     collection = collect(env, expert_for(env.name), wanted.episodes, wanted.noise, wanted.seed)
     with StreamWriter.create(replay, DEMONSTRATIONS, env.interface, Kind.DEMONSTRATION) as writer:
         for done, demonstration in enumerate(collection, start=1):
-            writer.begin_episode(seed=demonstration.seed, task=env.name)
+            writer.begin_episode(seed=demonstration.seed, task=env.instruction)
             last = len(demonstration) - 1
             for i, action in enumerate(demonstration.actions):
                 writer.append(
