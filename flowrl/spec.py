@@ -21,6 +21,8 @@ from flowrl.errors import DataError, SpecMismatch
 from flowrl.normalisation import Normalisation
 
 Scalar = str | int | float | bool
+IMAGES = "observation.images."
+"""How the name of a camera's feature begins, as in LeRobot."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Feature:
     """One named array of an observation.
 
     ``shape`` excludes time and batch. ``names`` labels each dimension of a vector feature and is
-    either empty or as long as ``shape[0]``. ``unit`` is free text such as ``m`` or ``rad``.
+    either empty or as long as ``shape[0]``. ``unit`` is free text such as ``m`` or ``rad``. A camera is
+    ``uint8`` of shape (3, height, width); DataError otherwise.
     """
 
     name: str
@@ -42,11 +45,16 @@ class Feature:
             raise DataError(
                 f"feature {self.name!r}: {len(self.names)} dimension names for shape {self.shape}"
             )
+        if self.is_image and (len(self.shape) != 3 or self.shape[0] != 3 or self.dtype != "uint8"):
+            raise DataError(
+                f"feature {self.name!r} is {self.dtype} of shape {self.shape}; a camera is uint8 of shape "
+                "(3, height, width)"
+            )
 
     @property
     def is_image(self) -> bool:
-        """Image features are named ``observation.images.<camera>`` as in LeRobot."""
-        return self.name.startswith("observation.images.")
+        """Whether it is a camera, by its name."""
+        return self.name.startswith(IMAGES)
 
     @property
     def size(self) -> int:
@@ -124,6 +132,11 @@ class Spec:
     def state_features(self) -> tuple[Feature, ...]:
         """The non-image features, in the order in which they are concatenated into s."""
         return tuple(feature for feature in self.observation if not feature.is_image)
+
+    @property
+    def cameras(self) -> tuple[Feature, ...]:
+        """The image features, in spec order."""
+        return tuple(feature for feature in self.observation if feature.is_image)
 
     @property
     def state_size(self) -> int:

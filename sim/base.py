@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from flowrl.errors import DataError, UsageError
-from flowrl.spec import ActionSpec, Feature, Spec
+from flowrl.spec import IMAGES, ActionSpec, Feature, Spec
 
 if TYPE_CHECKING:
     from sim.rendering import Renderer
@@ -26,7 +26,6 @@ Action = NDArray[np.float32]
 
 # Seeds drawn for episodes without an explicit one; every simulator accepts this range.
 SEED_LIMIT = 2**31 - 1
-IMAGES = "observation.images."
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,11 @@ def test_sizes_and_labels_of_the_flat_state() -> None:
         (lambda: ActionSpec(("a", "b"), (0.0,), (1.0,)), "2 names"),
         (lambda: spec().with_chunk(3, 4), "1..3"),
         (lambda: spec(ARM, ARM), "repeat"),
+        (lambda: Feature("observation.images.top", (3, 8, 8)), "top' is float32 of shape"),
+        (
+            lambda: Feature("observation.images.top", (8, 8, 3), "uint8"),
+            r"uint8 of shape \(3, height, width\)",
+        ),
     ],
 )
 def test_impossible_specs_are_refused_with_the_reason(build: object, words: str) -> None:

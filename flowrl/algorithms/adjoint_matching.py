@@ -8,7 +8,6 @@ docs/algorithms/sqam.md and docs/algorithms/qam.md.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -140,7 +139,7 @@ class AdjointMatching[Config: AdjointMatchingConfig](ActorCritic[Config, FlowPol
     def __init__(self, config: Config, policy: FlowPolicy, seed: int = 0) -> None:
         super().__init__(config, policy, seed)
         self.fast = self.policy
-        self.slow = deepcopy(policy).requires_grad_(True)
+        self.slow = policy.trainable_copy()
         self.slow_target = policy.frozen_copy()
         rate = config.learning_rate
         self.optimise(
@@ -149,7 +148,12 @@ class AdjointMatching[Config: AdjointMatchingConfig](ActorCritic[Config, FlowPol
 
     def diagnostics(self, batches: Batches) -> dict[str, float]:
         """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
-        return flow_diagnostics(self.fast, self.slow_target, self.fast.encode(batches.batch().observation))
+        return flow_diagnostics(self.fast, self.slow_target, batches.batch().observation)
+
+    @property
+    def reference(self) -> FlowPolicy:
+        """The average of the slow base."""
+        return self.slow_target
 
     def base_batch(self, batch: ChunkBatch, batches: Batches) -> ChunkBatch:
         """What the slow base imitates: the critic's ``batch``, or a fresh one of the configured source."""

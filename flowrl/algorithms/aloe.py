@@ -117,7 +117,7 @@ class ALOE(ActorCritic[ALOEConfig, FlowPolicy]):
 
     def diagnostics(self, batches: Batches) -> dict[str, float]:
         """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
-        return flow_diagnostics(self.policy, self.base, self.policy.encode(batches.batch().observation))
+        return flow_diagnostics(self.policy, self.base, batches.batch().observation)
 
     @torch.no_grad()
     def advantage(self, view: CriticView) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from flowrl.config import configclass
 from flowrl.critics.chunk_critic import ChunkCritic, CriticView
 from flowrl.critics.targets import CriticConfig
 from flowrl.policies.interface import ChunkPolicy, Context, FlowPolicy
+from flowrl.policies.observation import Observation
 from flowrl.policies.samplers import flow_curvature
 from flowrl.replay.batch import ChunkBatch
 from flowrl.training import adam, clipped_step, polyak_
@@ -65,7 +66,7 @@ class PolicyLearner[Config: PolicyLearnerConfig, Policy: ChunkPolicy](ABC):
 
     def __init__(self, config: Config, policy: Policy, seed: int = 0) -> None:
         self.config = config
-        self.policy = deepcopy(policy).requires_grad_(True)
+        self.policy = policy.trainable_copy()
         self.average = policy.frozen_copy() if config.average_actor is not None else None
         self.generator = torch.Generator().manual_seed(seed)
         self._modules: dict[str, nn.Module] = {}
@@ -183,10 +184,18 @@ class ActorCritic[Config: ActorCriticConfig, Policy: ChunkPolicy](PolicyLearner[
         self.critic.track()
         return info
 
+    @property
+    def reference(self) -> FlowPolicy | None:
+        """The frozen relative of the policy whose velocity the actor's loss looks at, if there is one."""
+        return None
+
     def draw(self, batches: Batches) -> tuple[ChunkBatch, CriticView]:
         """A batch with as many following chunks as the critic's backup needs, and what the critic sees."""
         batch = self.critic.draw(batches)
-        return batch, self.critic.view(batch, self.policy)
+        view = self.critic.view(batch, self.policy)
+        if self.reference is not None:
+            view = replace(view, context=self.reference.beside(batch.observation, view.context))
+        return batch, view
 
     def next_action(self, context: Context) -> Tensor:
         """The action chunks (N, D) whose values TD targets take, without gradient: one sample for each."""
@@ -224,17 +233,20 @@ class ActorCritic[Config: ActorCriticConfig, Policy: ChunkPolicy](PolicyLearner[
 
 
 @torch.no_grad()
-def flow_diagnostics(policy: FlowPolicy, base: FlowPolicy, context: Context) -> dict[str, float]:
+def flow_diagnostics(policy: FlowPolicy, base: FlowPolicy, observation: Observation) -> dict[str, float]:
     """How far a flow has moved from its base, and how straight it is.
 
     The noise is the same every time and not the learner's: logging must not change training.
     """
+    context = base.beside(observation, policy.encode(observation))
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(len(context), policy.flat_size, generator=generator).to(policy.device)
     endpoint, bend = flow_curvature(policy.velocity, context, noise, policy.flow_steps)
     saturated = (endpoint.abs() > 1).float().mean(dim=0).view(policy.chunk.length, -1)
     return {
-        "actor/endpoint_shift": float((endpoint - base.sample(context, noise)).norm(dim=1).mean()),
+        "actor/endpoint_shift": float(
+            (endpoint - base.sample(context.base or context, noise)).norm(dim=1).mean()
+        ),
         "actor/flow_curvature": float(bend.mean()),
         "actor/saturated_worst_dimension": float(saturated.mean(dim=0).max()),
     }

@@ -179,7 +179,7 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
 
     def diagnostics(self, batches: Batches) -> dict[str, float]:
         """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
-        return flow_diagnostics(self.policy, self.base, self.policy.encode(batches.batch().observation))
+        return flow_diagnostics(self.policy, self.base, batches.batch().observation)
 
     def start_states(self, batch: ChunkBatch) -> Observation:
         """The states from which chains start: random rows, because a batch is grouped by source."""

@@ -154,7 +154,7 @@ class ExactMatching[Config: ExactMatchingConfig](AdjointMatching[Config]):
 
     def actor_loss(self, context: Context, draws: PathDraws) -> tuple[Tensor, dict[str, float], float]:
         """Adjoint matching along the policy's own paths, whose states at t = 0, h, ..., 1 - h are matched."""
-        fast, base = self.fast.velocity, self.slow_target.velocity
+        fast, base = self.fast.velocity, self.slow_target.base_velocity
         rows, steps = len(draws.start), len(draws.steps) + 1
         with torch.no_grad():
             path = memoryless_path(fast, base, context, draws.start, draws.steps)

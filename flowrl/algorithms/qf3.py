@@ -211,13 +211,18 @@ class QF3(ActorCritic[QF3Config, FlowPolicy]):
             self.average_policy()
         return info
 
+    @property
+    def reference(self) -> FlowPolicy:
+        """The frozen base."""
+        return self.base
+
     def actor_loss(self, batch: ChunkBatch, view: CriticView) -> tuple[Tensor, dict[str, float]]:
         """(4) on a batch of replay; rows whose chunk straddles the end of an episode are left out."""
         config, context = self.config, view.context
         point = PathPoint.sample(view.action, self.generator)
         velocity = self.policy.velocity(context, point.x, point.t)
         with torch.no_grad():
-            base = self.base.velocity(context, point.x, point.t)
+            base = self.base.base_velocity(context, point.x, point.t)
         weights = LossWeights(config.alpha, config.flow_weight, config.base_weight)
         return qf3_loss(self.value_of(context), velocity, point, weights, base, batch.valid[:, -1])
 
@@ -238,7 +243,7 @@ class QF3(ActorCritic[QF3Config, FlowPolicy]):
 
     def diagnostics(self, batches: Batches) -> dict[str, float]:
         """How far the policy has moved from its base, and how straight its flow is; draws one batch."""
-        return flow_diagnostics(self.policy, self.base, self.policy.encode(batches.batch().observation))
+        return flow_diagnostics(self.policy, self.base, batches.batch().observation)
 
     def next_action(self, context: Context) -> Tensor:
         """One ODE sample for each row, of the policy or of its average."""

@@ -146,7 +146,7 @@ class SQAM(TrustRegion[SQAMConfig]):
         x = interpolate(bridge_noise, endpoint.repeat(bridges, 1), tau)
         tiled = context.tile(bridges)
         with torch.no_grad():
-            base = self.slow_target.velocity(tiled, x, tau)
+            base = self.slow_target.base_velocity(tiled, x, tau)
         shift = self.fast.velocity(tiled, x, tau) - base
         adjoint = scalar_adjoint(gradient.repeat(bridges, 1), tau)
         loss = adjoint_matching_loss(shift, adjoint, squared_scale, self.dual_effective, rows)

@@ -109,7 +109,7 @@ def _acting_control(run: Run, config: RunConfig, progress: Progress) -> dict[str
     from flowrl.cli.simulation import evaluate_in_processes
     from flowrl.policies.io import load_flow_policy
 
-    base = load_flow_policy(run.base)
+    base = load_flow_policy(run.base).train_only(config.trainable)
     trained = make_algorithm(config.algorithm, base, config.seed)
     loaded = run.checkpoints.load_latest()
     assert loaded is not None

@@ -44,7 +44,8 @@ class Rules:
 
 def finished_algorithm(run: Run) -> Algorithm:
     """The algorithm of a finished run, from its last checkpoint. Raises CheckpointError without one."""
-    config, base = run.config(), load_flow_policy(run.base)
+    config = run.config()
+    base = load_flow_policy(run.base).train_only(config.trainable)
     algorithm = make_algorithm(config.algorithm, base, config.seed)
     loaded = run.checkpoints.load_latest()
     if loaded is None:

@@ -95,6 +95,30 @@ class FlowTransformerConfig:
 
 
 @configclass
+class FlowImageTransformerConfig:
+    """A flow policy with a transformer velocity, for cameras and states."""
+
+    kind: Literal["flow_image_transformer"] = "flow_image_transformer"
+    """Name of the policy."""
+    width: int = 128
+    """Model width, also of the camera encoder."""
+    depth: int = 3
+    """Blocks over action tokens."""
+    heads: int = 4
+    """Attention heads."""
+    queries: int = 4
+    """Tokens that are kept of each camera's frame."""
+    vision_depth: int = 2
+    """Blocks over a camera's patches."""
+    backbone: Literal["patches", "resnet18"] = "patches"
+    """patches: two convolutions and the blocks, small. resnet18: torchvision's, from random weights."""
+    shift: int = 4
+    """Random shifts of the frames while cloning, in pixels; 0 for none."""
+    flow_steps: int = 10
+    """K, Euler steps of one sample."""
+
+
+@configclass
 class DiffusionMLPConfig:
     """A small native diffusion policy, run as a flow through the path wrapper."""
 
@@ -206,7 +230,9 @@ class EvaluationConfig:
     """Evaluating processes of the asynchronous driver."""
 
 
-PolicyConfig = Annotated[FlowMLPConfig | FlowTransformerConfig | DiffusionMLPConfig, BY_KIND]
+PolicyConfig = Annotated[
+    FlowMLPConfig | FlowTransformerConfig | FlowImageTransformerConfig | DiffusionMLPConfig, BY_KIND
+]
 AlgorithmConfig = Annotated[
     SQAMConfig
     | QAMConfig
@@ -243,6 +269,9 @@ class RunConfig:
     """Action chunks of a new policy; a given policy keeps its own."""
     policy: PolicyConfig = FlowMLPConfig()
     """The network of a new policy; a given policy keeps its own."""
+    trainable: Literal["all", "expert", "head"] = "expert"
+    """What fine-tuning changes: all, everything behind the encoder of images, or the last layers. Cloning
+    always trains everything."""
     pretrain: PretrainConfig = PretrainConfig()
     """Behaviour cloning of a new policy."""
     algorithm: AlgorithmConfig = SQAMConfig()

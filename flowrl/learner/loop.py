@@ -67,7 +67,7 @@ def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Prog
 
 
 def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:
-    base = load_flow_policy(run.base, resolve_device(config.device))
+    base = load_flow_policy(run.base, resolve_device(config.device)).train_only(config.trainable)
     run.write_json("spec.json", base.spec.to_json())
     loaded = run.checkpoints.load_latest()
     learner = Learner(run, config, base, None if loaded is None else loaded.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flowrl.errors import ConfigError
 from flowrl.policies.interface import Context, FlowPolicy
@@ -75,6 +75,11 @@ class DiffusionMLP(FlowPolicy):
         self.embed_level = TimeEmbedding("sinusoidal")
         inputs = spec.state_size + self.flat_size + self.embed_level.size
         self.network = mlp(inputs, width, depth, self.flat_size, layer_norm=layer_norm)
+
+    @property
+    def head_parts(self) -> list[nn.Module]:
+        """The last layer."""
+        return [self.network[-1]]
 
     def encode(self, observation: Observation) -> Context:
         """Raw observations to a context whose features are the normalised state (B, S)."""

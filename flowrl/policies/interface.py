@@ -14,48 +14,75 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from flowrl.errors import DataError
+from flowrl.errors import ConfigError, DataError
 from flowrl.policies.observation import Observation
 from flowrl.policies.samplers import euler_ode, flow_matching_loss
 from flowrl.spec import Chunking, Spec
+
+type Cache = Tensor | tuple["Cache", ...] | None
+"""What a `Context` keeps beside its features."""
+
+Trainable = Literal["all", "expert", "head"]
+"""What learns: everything, everything behind the observation's encoder, or the output layers alone."""
 
 
 @dataclass(frozen=True)
 class Context:
     """An encoded observation, made once per batch and reused for every velocity evaluation.
 
-    ``features`` (B, F) is what critics see. ``cache`` is whatever else a policy keeps per row (a
-    prefix cache, say); a policy that needs one overrides `tile` and `interleave`.
+    ``features`` (B, F) is what critics see. ``cache`` is whatever else a policy keeps per row (image tokens,
+    the keys and values of a prefix): tensors whose first axis is B, alone or in tuples. ``base`` is the same
+    observation as the policy's base encodes it, where that differs (`ChunkPolicy.beside`).
     """
 
     features: Tensor
-    cache: Any = None
+    cache: Cache = None
+    base: Context | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def tile(self, times: int) -> Context:
         """The whole batch ``times`` times over: rows 0..B-1, 0..B-1, ... -> (times * B)."""
-        return Context(self.features.repeat(times, 1))
+        return self._mapped(lambda part: part.repeat(times, *(1,) * (part.dim() - 1)))
 
     def interleave(self, times: int) -> Context:
         """Every row ``times`` times in place: rows 0, 0, ..., 1, 1, ... -> (B * times)."""
-        return Context(self.features.repeat_interleave(times, 0))
+        return self._mapped(lambda part: part.repeat_interleave(times, 0))
 
     def detach(self) -> Context:
         """Without gradient."""
-        return replace(self, features=self.features.detach())
+        return self._mapped(Tensor.detach)
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Context:
+        base = None if self.base is None else self.base._mapped(change)
+        return Context(change(self.features), map_cache(change, self.cache), base)
+
+
+def map_cache(change: Callable[..., Tensor], *caches: Cache) -> Cache:
+    """One cache whose tensors are ``change`` of the tensors of ``caches``, which are built alike."""
+    first = caches[0]
+    if first is None:
+        return None
+    if isinstance(first, Tensor):
+        return change(*caches)
+    parts = zip(*cast("tuple[tuple[Cache, ...], ...]", caches), strict=True)
+    return tuple(map_cache(change, *part) for part in parts)
 
 
 def concatenate(first: Context, second: Context) -> Context:
-    """Stack the rows of two contexts."""
-    return Context(torch.cat([first.features, second.features]))
+    """Stack the rows of two contexts of one policy."""
+
+    def stacked(*parts: Tensor) -> Tensor:
+        return torch.cat(parts)
+
+    return Context(stacked(first.features, second.features), map_cache(stacked, first.cache, second.cache))
 
 
 Velocity = Callable[[Context, Tensor, Tensor], Tensor]
@@ -75,6 +102,8 @@ class ChunkPolicy(nn.Module, ABC):
     """What one sample is called where acting rules are put in words."""
     candidates_per_noise: int = 1
     """C, how many actions `candidates` makes of one noise."""
+    trainable: Trainable = "all"
+    """What learns, as `train_only` last said."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -149,11 +178,52 @@ class ChunkPolicy(nn.Module, ABC):
         chunk = rearrange(flat.clamp(-1, 1), "b (h a) -> b h a", a=self.spec.action.size)
         return chunk * self.get_buffer("action_half_range") + self.get_buffer("action_centre")
 
+    @property
+    def encoder_parts(self) -> list[nn.Module]:
+        """The modules that `encode` needs and nothing else; empty where encoding has nothing to learn."""
+        return []
+
+    @property
+    def head_parts(self) -> list[nn.Module]:
+        """The output layers. Raises ConfigError where there is no such part."""
+        raise ConfigError(
+            f"a policy of kind {self.kind!r} has no separate head; set trainable to all or expert"
+        )
+
+    @property
+    def learns_encoder(self) -> bool:
+        """Whether two copies of this policy may come to encode the same observation differently."""
+        return self.trainable == "all" and bool(self.encoder_parts)
+
+    def train_only(self, what: Trainable) -> Self:
+        """Let only these parameters have gradients, here and in every `trainable_copy`; returns itself.
+
+        Raises ConfigError for ``head`` where a policy has none.
+        """
+        self.trainable = what
+        self.requires_grad_(what != "head")
+        for module in self.head_parts if what == "head" else self.encoder_parts:
+            module.requires_grad_(what != "expert")
+        return self
+
+    def trainable_copy(self) -> Self:
+        """A copy of which learns what `train_only` said, in evaluation mode: frames are not shifted at random."""
+        return deepcopy(self).train_only(self.trainable).eval()
+
+    def beside(self, observation: Observation, context: Context) -> Context:
+        """The ``context`` of a policy that began as a copy of this one, with this one's own encoding where
+        the two may differ by now; without gradient.
+        """
+        if not self.learns_encoder:
+            return context
+        with torch.no_grad():
+            return replace(context, base=self.encode(observation))
+
     def frozen_copy(self) -> Self:
         """A copy without gradients, for targets and bases."""
         copy = deepcopy(self)
         copy.requires_grad_(False)
-        return copy
+        return copy.eval()
 
 
 class FlowPolicy(ChunkPolicy):
@@ -176,6 +246,10 @@ class FlowPolicy(ChunkPolicy):
     def sample(self, context: Context, noise: Tensor) -> Tensor:
         """One Euler ODE sample per row from noise (B, D), unclipped: (B, D)."""
         return euler_ode(self.velocity, context, noise, self.flow_steps)
+
+    def base_velocity(self, context: Context, x: Tensor, t: Tensor) -> Tensor:
+        """`velocity` as the base of a policy whose ``context`` is given (see `beside`)."""
+        return self.velocity(context.base or context, x, t)
 
     @property
     def sample_detail(self) -> str:

@@ -36,6 +36,7 @@ KINDS: dict[str, str] = {
     "deterministic_mlp": "flowrl.policies.deterministic:DeterministicMLP",
     "diffusion_mlp": "flowrl.policies.diffusion:DiffusionMLP",
     "edited": "flowrl.policies.edited:EditedPolicy",
+    "flow_image_transformer": "flowrl.policies.image_transformer:FlowImageTransformer",
     "flow_mlp": "flowrl.policies.mlp:FlowMLP",
     "flow_transformer": "flowrl.policies.transformer:FlowTransformer",
     "gaussian": "flowrl.policies.gaussian:GaussianPolicy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flowrl.activations import Activation
 from flowrl.policies.interface import Context, FlowPolicy
@@ -65,6 +65,11 @@ class FlowMLP(FlowPolicy):
             layer_norm=layer_norm,
             zero_init_last=zero_init_last,
         )
+
+    @property
+    def head_parts(self) -> list[nn.Module]:
+        """The last layer."""
+        return [self.network[-1]]
 
     def encode(self, observation: Observation) -> Context:
         """Raw observations to a context whose features are the normalised state (B, S)."""

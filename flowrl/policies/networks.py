@@ -6,7 +6,9 @@ import math
 from typing import Literal, get_args
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
+from torch.nn import functional
 
 from flowrl import activations
 from flowrl.activations import Activation
@@ -48,6 +50,28 @@ class TimeEmbedding(nn.Module):
         angles = t * self.frequencies
         waves = [angles.sin(), angles.cos()]
         return torch.cat([t, *waves] if self._keep_t else waves, dim=-1)
+
+
+class Attention(nn.Module):
+    """Queries from one set of tokens (B, N, W), keys and values from another (B, M, W): (B, N, W).
+
+    Raises ConfigError when ``width`` is no positive multiple of ``heads``.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if heads < 1 or width < 1 or width % heads:
+            raise ConfigError(f"width {width} must be a positive multiple of heads {heads}")
+        self._heads = heads
+        self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor, seen: Tensor) -> Tensor:
+        """``tokens`` ask, ``seen`` answers."""
+        query = rearrange(self.query(tokens), "b n (h w) -> b h n w", h=self._heads)
+        key, value = rearrange(self.key_value(seen), "b n (two h w) -> two b h n w", two=2, h=self._heads)
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return self.out(rearrange(mixed, "b h n w -> b n (h w)"))
 
 
 def mlp(

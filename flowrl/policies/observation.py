@@ -69,8 +69,7 @@ def stack(
     Raises DataError naming the feature that is missing or has another shape or type.
     """
     state = torch.from_numpy(np.stack([flat_state(spec, o) for o in observations]))
-    cameras = [feature for feature in spec.observation if feature.is_image]
-    images = {camera.name: torch.stack([_frame(camera, o) for o in observations]) for camera in cameras}
+    images = {camera.name: torch.stack([_frame(camera, o) for o in observations]) for camera in spec.cameras}
     return Observation(state, images, tuple(tasks))
 
 

@@ -143,28 +143,31 @@ def pretrain(
     metrics = dict[str, float]()
     total, since, started = torch.zeros((), device=policy.device), 0, time.perf_counter()
     policy.train()
-    for step in range(1, config.steps + 1):
-        rate = config.learning_rate * (1 + math.cos(math.pi * (step - 1) / config.steps)) / 2
-        optimiser.param_groups[0]["lr"] = rate
-        loss = imitation_loss(policy, batches.batch(config.source), generator)
-        try:
-            norms = clipped_step(optimiser, loss, config.gradient_clip)
-        except NonFiniteLoss as error:
-            raise NonFiniteLoss(
-                f"pretraining stopped at step {step} of {config.steps}: {error}; check the data's range "
-                f"(`flowrl check`), or lower the learning rate {config.learning_rate:g}"
-            ) from error
-        total, since = total + loss.detach(), since + 1
-        if step % config.log_every == 0 or step == config.steps:
-            metrics = {
-                "pretrain/loss": float(total) / since,
-                "pretrain/gradient_norm": norms["policy"],
-                "pretrain/learning_rate": rate,
-                "pretrain/updates_per_s": step / (time.perf_counter() - started),
-            }
-            total, since = torch.zeros_like(total), 0
-            if progress is not None:
-                progress(step, metrics)
+    # Random shifts of frames come from torch's global generator.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        for step in range(1, config.steps + 1):
+            rate = config.learning_rate * (1 + math.cos(math.pi * (step - 1) / config.steps)) / 2
+            optimiser.param_groups[0]["lr"] = rate
+            loss = imitation_loss(policy, batches.batch(config.source), generator)
+            try:
+                norms = clipped_step(optimiser, loss, config.gradient_clip)
+            except NonFiniteLoss as error:
+                raise NonFiniteLoss(
+                    f"pretraining stopped at step {step} of {config.steps}: {error}; check the data's range "
+                    f"(`flowrl check`), or lower the learning rate {config.learning_rate:g}"
+                ) from error
+            total, since = total + loss.detach(), since + 1
+            if step % config.log_every == 0 or step == config.steps:
+                metrics = {
+                    "pretrain/loss": float(total) / since,
+                    "pretrain/gradient_norm": norms["policy"],
+                    "pretrain/learning_rate": rate,
+                    "pretrain/updates_per_s": step / (time.perf_counter() - started),
+                }
+                total, since = torch.zeros_like(total), 0
+                if progress is not None:
+                    progress(step, metrics)
     policy.eval()
     return metrics
 

@@ -70,6 +70,11 @@ class FlowTransformer(FlowPolicy):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.head = Head(width, spec.action.size)
 
+    @property
+    def head_parts(self) -> list[nn.Module]:
+        """The last norm and projection."""
+        return [self.head]
+
     def encode(self, observation: Observation) -> Context:
         """Raw observations to a context whose features are the normalised state (B, S)."""
         return Context(self.normalised_state(observation.state))

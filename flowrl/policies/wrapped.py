@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flowrl.activations import Activation
-from flowrl.policies.interface import ChunkPolicy, Context, FlowPolicy
+from flowrl.policies.interface import ChunkPolicy, Context, FlowPolicy, Trainable
 from flowrl.policies.io import create_flow_policy
 from flowrl.policies.networks import mlp
 from flowrl.policies.observation import Observation
@@ -35,7 +35,18 @@ class WrappedPolicy(ChunkPolicy):
         """A fresh wrapper with a copy of ``base`` inside, on its device."""
         policy = cls(base.spec, base={"kind": base.kind, "config": base.config()}, **settings)
         policy.base.load_state_dict(base.state_dict())
-        return policy.to(base.device)
+        return policy.to(base.device).train_only(base.trainable)
+
+    def train_only(self, what: Trainable) -> Self:
+        """As in `ChunkPolicy`, for the flow policy inside; what is built around it learns in any case."""
+        self.base.train_only(what)
+        self.trainable = what
+        return self
+
+    @property
+    def encoder_parts(self) -> list[nn.Module]:
+        """Those of the flow policy."""
+        return self.base.encoder_parts
 
     def encode(self, observation: Observation) -> Context:
         """What the flow policy makes of the observation."""

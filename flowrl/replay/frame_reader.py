@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from flowrl.errors import ReplayError
-from flowrl.replay.frames import Pixels, decode, image_features
+from flowrl.replay.frames import Pixels, decode
 from flowrl.replay.growable import Growable
 from flowrl.replay.schema import Ints
 from flowrl.replay.storage import CHUNK_BYTES
@@ -30,7 +30,7 @@ class FrameReader:
     """
 
     def __init__(self, spec: Spec, read: ReadBytes, budget: int) -> None:
-        self.features = image_features(spec)
+        self.features = spec.cameras
         self.budget = budget
         self._read = read
         width = 1 + 2 * len(self.features)

@@ -9,7 +9,7 @@ import icechunk
 import numpy as np
 
 from flowrl.errors import DataError
-from flowrl.replay.frames import FrameCodec, encoded_frames, image_features
+from flowrl.replay.frames import FrameCodec, encoded_frames
 from flowrl.replay.schema import Array
 from flowrl.replay.storage import StreamArrays, layouts
 from flowrl.replay.tail import Tail
@@ -24,7 +24,7 @@ class FrameTails:
     """
 
     def __init__(self, spec: Spec, codec: FrameCodec) -> None:
-        self._features, self._codec = image_features(spec), codec
+        self._features, self._codec = spec.cameras, codec
         self._tails: list[Tail] = []
         if self._features:
             names = ("images/bytes", "images/steps", "images/final")

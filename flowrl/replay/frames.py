@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from flowrl.errors import ConfigError, DataError
-from flowrl.spec import Feature, Spec
+from flowrl.spec import Feature
 
 Pixels = NDArray[np.uint8]
 FrameFormat = Literal["jpeg", "png"]
@@ -24,21 +24,6 @@ FrameFormat = Literal["jpeg", "png"]
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 # A file that claims to be huge is refused by its header, before anything is decoded.
 _MAX_PIXELS = 1 << 26
-
-
-def image_features(spec: Spec) -> tuple[Feature, ...]:
-    """The cameras of a spec, in its order.
-
-    Raises DataError for one that is not (3, height, width) uint8.
-    """
-    features = tuple(feature for feature in spec.observation if feature.is_image)
-    for feature in features:
-        if len(feature.shape) != 3 or feature.shape[0] != 3 or feature.dtype != "uint8":
-            raise DataError(
-                f"feature {feature.name!r} is {feature.dtype} of shape {feature.shape}; a camera is uint8 of "
-                "shape (3, height, width)"
-            )
-    return features
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from flowrl.errors import ReplayError
 from flowrl.replay import storage
 from flowrl.replay.frame_reader import FrameReader
-from flowrl.replay.frames import Pixels, image_features
+from flowrl.replay.frames import Pixels
 from flowrl.replay.growable import Growable
 from flowrl.replay.schema import (
     EPISODE,
@@ -366,7 +366,7 @@ class ReplayReader:
         count = stream.episodes + len(table)
         read = partial(stream.arrays.read, session)
         frames = final_frames = np.empty((stop - first, 0), np.int64)
-        if image_features(stream.header.spec):
+        if stream.header.spec.cameras:
             frames = read("images/steps", first, stop)
             final_frames = read("images/final", stream.episodes, count)
         rows = _Rows(

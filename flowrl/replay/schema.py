@@ -110,7 +110,7 @@ NO_VERSION = -1
 
 def stream_format(spec: Spec) -> int:
     """1 without cameras, 2 with them: a flowrl that knows no frames refuses a stream that has some."""
-    return 2 if any(feature.is_image for feature in spec.observation) else 1
+    return 2 if spec.cameras else 1
 
 
 def float_columns(spec: Spec) -> dict[str, tuple[int, int]]:

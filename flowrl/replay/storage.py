@@ -22,7 +22,6 @@ from zarr.errors import BaseZarrError
 from zarr.storage import StorePath
 
 from flowrl.errors import DataError, ReplayError
-from flowrl.replay.frames import image_features
 from flowrl.replay.schema import EPISODE_COLUMNS, FORMATS, INT_COLUMNS, Kind, float_columns, stream_format
 from flowrl.spec import Spec
 
@@ -93,7 +92,7 @@ def layouts(spec: Spec) -> dict[str, Layout]:
         "episodes/table": Layout((len(EPISODE_COLUMNS),), np.int64, -1),
         "episodes/final": Layout((spec.state_size,), np.float32, np.nan),
     }
-    if cameras := len(image_features(spec)):
+    if cameras := len(spec.cameras):
         found["images/bytes"] = Layout((), np.uint8, 0)
         found["images/steps"] = Layout((2 * cameras,), np.int64, -1)
         found["images/final"] = Layout((2 * cameras,), np.int64, -1)

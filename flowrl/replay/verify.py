@@ -16,7 +16,7 @@ from rich.table import Table
 
 from flowrl.errors import DataError, ReplayError
 from flowrl.replay import storage
-from flowrl.replay.frames import decode, image_features
+from flowrl.replay.frames import decode
 from flowrl.replay.schema import (
     EPISODE,
     INT,
@@ -174,7 +174,7 @@ def _read(path: Path) -> _Content:
         integers=arrays.read(session, "steps/int", 0, rows),
         beyond=_beyond(arrays, session, rows),
         finals=arrays.read(session, "episodes/final", 0, len(table)),
-        frames=_read_frames(arrays, session, rows, len(table)) if image_features(header.spec) else None,
+        frames=_read_frames(arrays, session, rows, len(table)) if header.spec.cameras else None,
     )
 
 
@@ -303,7 +303,7 @@ def _check_frames(content: _Content) -> Iterator[Violation]:
         return
     seen = set[tuple[int, int, int]]()
     episode_of_row, step_of_row = content.episode_of_row, content.step_of_row
-    for camera, feature in enumerate(image_features(content.spec)):
+    for camera, feature in enumerate(content.spec.cameras):
         columns = slice(2 * camera, 2 * camera + 2)
         for row, place in enumerate(frames.steps[:, columns].tolist()):
             if fault := _frame_fault(frames, camera, place, feature, seen):

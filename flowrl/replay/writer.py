@@ -85,8 +85,7 @@ class StreamWriter:
     ) -> Self:
         """Create the stream ``<replay>/<name>`` and own it.
 
-        Raises ReplayError when it exists or its name is unusable, DataError when a camera of the spec is
-        not (3, height, width) uint8.
+        Raises ReplayError when it exists or its name is unusable.
         """
         storage.check_name(name)
         path = Path(replay) / name

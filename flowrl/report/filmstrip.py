@@ -61,6 +61,10 @@ class _Filmed:
         return self._env.name
 
     @property
+    def instruction(self) -> str:
+        return self._env.instruction
+
+    @property
     def interface(self) -> Spec:
         return self._env.interface
 

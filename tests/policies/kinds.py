@@ -6,6 +6,7 @@ import importlib
 import inspect
 from typing import Any
 
+from flowrl.policies.image_transformer import FlowImageTransformer
 from flowrl.policies.interface import ChunkPolicy, FlowPolicy
 from flowrl.policies.io import KINDS
 
@@ -24,5 +25,7 @@ def small(kind: str) -> dict[str, Any]:
     return {name: value for name, value in _SMALL.items() if name in known}
 
 
-FLOWS = sorted(kind for kind in KINDS if issubclass(class_of(kind), FlowPolicy))
-"""Kinds with a velocity."""
+STATE_KINDS = sorted(kind for kind in KINDS if not issubclass(class_of(kind), FlowImageTransformer))
+"""Kinds that need no camera."""
+FLOWS = [kind for kind in STATE_KINDS if issubclass(class_of(kind), FlowPolicy)]
+"""Those with a velocity."""

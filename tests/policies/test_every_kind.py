@@ -11,12 +11,11 @@ from torch import nn
 from flowrl.acting import Actor, load_actor, save_actor
 from flowrl.critics.targets import CriticConfig
 from flowrl.policies import ChunkPolicy, Observation, create_policy
-from flowrl.policies.io import KINDS
 from flowrl.spec import Spec
-from tests.policies.kinds import small
+from tests.policies.kinds import STATE_KINDS, small
 
 
-@pytest.fixture(params=sorted(KINDS))
+@pytest.fixture(params=STATE_KINDS)
 def policy(request: pytest.FixtureRequest, spec: Spec) -> ChunkPolicy:
     made = create_policy(request.param, spec, small(request.param))
     for parameter in made.parameters():

@@ -257,13 +257,6 @@ def test_a_flat_observation_cannot_carry_frames(tmp_path: Path) -> None:
             writer.append(Step(np.zeros(2, np.float32), np.zeros(1, np.float32), 0.0))
 
 
-def test_a_camera_of_another_kind_is_refused_when_the_stream_is_created(tmp_path: Path) -> None:
-    spec = replace(SPEC, observation=(*SPEC.observation, Feature(CAMERAS[0], (84, 84, 3), "uint8")))
-    with pytest.raises(DataError, match=r"a camera is uint8 of shape \(3, height, width\)"):
-        StreamWriter.create(tmp_path, "w0", spec, Kind.POLICY)
-    assert not list(tmp_path.iterdir())
-
-
 def test_verify_names_the_frame_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = LOSSLESS.encode(pixels(0, 1))
     damaged = good[:50] + bytes(len(good) - 62) + good[-12:]

@@ -7,7 +7,6 @@ Equations are numbered as in docs/algorithms/fql.md.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Literal
 
 import torch
@@ -20,6 +19,7 @@ from flowrl.algorithms.interface import Batches
 from flowrl.config import configclass
 from flowrl.critics.ensemble import CriticEnsemble
 from flowrl.critics.targets import CriticConfig
+from flowrl.errors import ConfigError
 from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.one_step import OneStepPolicy
 
@@ -73,7 +73,8 @@ def one_step_loss(
 class FQL(ActorCritic[FQLConfig, OneStepPolicy]):
     """The learner of FQL.
 
-    ``policy`` is the behaviour-cloned base; ``seed`` fixes all random draws.
+    ``policy`` is the behaviour-cloned base; ``seed`` fixes all random draws. Raises ConfigError when its
+    encoder of images is to learn.
 
     Attributes:
         policy: the one-step policy, which starts with the base's weights.
@@ -81,8 +82,13 @@ class FQL(ActorCritic[FQLConfig, OneStepPolicy]):
     """
 
     def __init__(self, config: FQLConfig, policy: FlowPolicy, seed: int = 0) -> None:
+        if policy.learns_encoder:
+            raise ConfigError(
+                "FQL's flow and one-step policy share the base's encoder, which cannot learn: set trainable to "
+                "expert"
+            )
         super().__init__(config, OneStepPolicy.around(policy), seed)
-        self.flow = deepcopy(policy).requires_grad_(True)
+        self.flow = policy.trainable_copy()
         rate = config.learning_rate
         self.optimise({"one_step": (self.policy, rate), "flow": (self.flow, rate)})
 
