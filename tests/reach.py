@@ -64,3 +64,28 @@ class ReachEnv:
 def expert_action(position: NDArray[Any]) -> NDArray[np.float32]:
     """Straight to the origin, as fast as allowed."""
     return np.clip(-position / 0.2, -1, 1).astype(np.float32)
+
+
+class SeeingReachEnv(ReachEnv):
+    """The same task for a policy that sees the point, 16 pixels a side, and knows only its last x."""
+
+    interface = Spec(
+        observation=(
+            Feature("observation.state", (1,), names=("x",), unit="m"),
+            Feature("observation.images.top", (3, 16, 16), "uint8"),
+        ),
+        action=ReachEnv.interface.action,
+        control_hz=10.0,
+        settings={"simulator": "reach"},
+    )
+
+    @property
+    def position(self) -> NDArray[np.float32]:
+        """Where the point is, for an expert (2,)."""
+        return self._position
+
+    def _observe(self) -> dict[str, NDArray[Any]]:
+        x, y = np.clip((self._position + 1.5) / 3 * 16, 1, 14).astype(int)
+        image = np.zeros((3, 16, 16), np.uint8)
+        image[:, y - 1 : y + 2, x - 1 : x + 2] = 255
+        return {"observation.state": self._position[:1].copy(), "observation.images.top": image}
