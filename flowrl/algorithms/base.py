@@ -192,10 +192,14 @@ class ActorCritic[Config: ActorCriticConfig, Policy: ChunkPolicy](PolicyLearner[
     def draw(self, batches: Batches) -> tuple[ChunkBatch, CriticView]:
         """A batch with as many following chunks as the critic's backup needs, and what the critic sees."""
         batch = self.critic.draw(batches)
+        return batch, self.view(batch)
+
+    def view(self, batch: ChunkBatch) -> CriticView:
+        """A batch of the critic's as the policy, its reference and the critic see it."""
         view = self.critic.view(batch, self.policy)
-        if self.reference is not None:
-            view = replace(view, context=self.reference.beside(batch.observation, view.context))
-        return batch, view
+        if self.reference is None:
+            return view
+        return replace(view, context=self.reference.beside(batch.observation, view.context))
 
     def next_action(self, context: Context) -> Tensor:
         """The action chunks (N, D) whose values TD targets take, without gradient: one sample for each."""

@@ -119,7 +119,7 @@ class SQAM(TrustRegion[SQAMConfig]):
         self, batch: ChunkBatch, base_batch: ChunkBatch, draws: Draws
     ) -> tuple[Tensor, dict[str, float], float]:
         """The joint loss of one update, its metrics and the path KL; changes nothing."""
-        view = self.critic.view(batch, self.fast)
+        view = self.view(batch)
         with torch.no_grad():
             noise = torch.cat([draws.endpoint, draws.next_action])
             sampled = self.fast.sample(concatenate(view.context, view.next_context), noise)

@@ -103,6 +103,32 @@ def test_an_encoder_that_may_learn_does(kind: str) -> None:
     assert moved == {key.split("/")[0] for key in before} & trained
 
 
+@pytest.mark.parametrize("kind", ["sqam", "qam", "trqam", "qf3"])
+def test_a_reference_is_asked_with_its_own_encoding_where_encoders_learn(kind: str) -> None:
+    seen = batch(0, None)
+    algorithm: Any = learner(kind, "all")
+    with torch.no_grad():
+        for parameter in algorithm.policy.vision.parameters():
+            parameter.add_(0.1)
+    context = algorithm.view(seen).context
+    own = algorithm.reference.encode(seen.observation)
+    assert torch.equal(context.base.cache, own.cache)
+    assert not torch.equal(context.cache, own.cache)
+    expected = algorithm.reference.encode(batch(1, None).observation).cache
+    asked = list[torch.Tensor]()
+    original = algorithm.reference.velocity
+
+    def velocity(context: Any, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        asked.append(context.cache)
+        return original(context, x, t)
+
+    algorithm.reference.velocity = velocity
+    algorithm.update(FixedBatches(batch))
+    assert asked
+    assert all(torch.allclose(cache[:ROWS], expected) for cache in asked)
+    assert learner(kind, "expert").view(seen).context.base is None
+
+
 def test_fql_refuses_an_encoder_that_should_learn() -> None:
     with pytest.raises(ConfigError, match=r"share the base's encoder.*set trainable to expert"):
         learner("fql", "all")
