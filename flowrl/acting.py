@@ -95,11 +95,11 @@ class Actor:
 
     @torch.no_grad()
     def choose(self, context: Context, generator: torch.Generator) -> Tensor:
-        """Flat normalised chunks (B, D) in [-1, 1] for encoded observations."""
+        """Flat normalised chunks (B, D) within the bounds, for encoded observations."""
         context = context.interleave(self.best_of)
         if self.critic is None or self.candidates == 1:
-            return self._sample(context, generator).clamp(-1, 1)
-        actions = self._propose(context, generator).clamp(-1, 1)
+            return self.policy.clip(self._sample(context, generator))
+        actions = self.policy.clip(self._propose(context, generator))
         features = context.features.repeat_interleave(self.candidates // self.best_of, 0)
         values = aggregate(self.critic(features, actions), self.score, 0.5, generator, fresh_pairs=True)
         best = values.view(-1, self.candidates).argmax(dim=1)
@@ -120,7 +120,8 @@ class Actor:
         def normal(like: Tensor) -> Tensor:
             return torch.randn(like.shape, generator=generator).to(like.device)
 
-        return tapered_sde(policy.velocity, context, noise, policy.flow_steps, self.sde_scale, normal).end
+        steps, scale = policy.flow_steps, self.sde_scale
+        return tapered_sde(policy.velocity, context, noise, steps, scale, normal, policy.clip).end
 
     def _noise(self, rows: int, generator: torch.Generator) -> Tensor:
         shape = (rows, self.policy.noise_size)

@@ -124,7 +124,7 @@ class ALOE(ActorCritic[ALOEConfig, FlowPolicy]):
         """``A = Q(s, a) - V(s)`` and V, both (B,), by the aggregated online heads (1)."""
         samples, rows = self.config.value_samples, len(view.context)
         tiled = view.context.tile(samples)
-        proposed = self.policy.sample(tiled, self.normal(len(tiled), self.policy.noise_size)).clamp(-1, 1)
+        proposed = self.policy.sample(tiled, self.normal(len(tiled), self.policy.noise_size))
         features = concatenate(view.context, tiled).features
         heads = self.critic.online(features, torch.cat([view.action, proposed]))
         critic = self.config.critic

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flowrl.policies.interface import Context, Velocity
-from flowrl.policies.samplers import StochasticPath, tapered_step
+from flowrl.policies.samplers import Clip, StochasticPath, tapered_step, unit_clip
 
 
 def chain_log_density(path: StochasticPath) -> Tensor:
@@ -23,16 +23,18 @@ def chain_log_density(path: StochasticPath) -> Tensor:
     return -0.5 * deviation.square().sum(dim=(0, 2)) - constant
 
 
-def rescore(velocity: Velocity, context: Context, states: Tensor, scale: float) -> StochasticPath:
+def rescore(
+    velocity: Velocity, context: Context, states: Tensor, scale: float, clip: Clip = unit_clip
+) -> StochasticPath:
     """The chain with ``states`` (K+1, B, D) of `tapered_sde`, as a chain of ``velocity``.
 
     Means and standard deviations come from the sampler's own step, its clipping of means included; a
-    dimension whose mean is clipped gives the velocity no gradient. ``scale`` is the sampler's.
+    dimension whose mean is clipped gives the velocity no gradient. ``scale`` and ``clip`` are the sampler's.
     """
     steps = len(states) - 1
     means, stds = list[Tensor](), list[float]()
     for i in range(steps):
-        mean, std = tapered_step(velocity, context, states[i], i, steps, scale)
+        mean, std = tapered_step(velocity, context, states[i], i, steps, scale, clip)
         means.append(mean)
         stds.append(std)
     return StochasticPath(states, torch.stack(means), states.new_tensor(stds))

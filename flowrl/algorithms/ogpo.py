@@ -201,9 +201,9 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
         config, path = self.config, chains.path
         context = self.policy.encode(chains.observation).interleave(config.group)
         with torch.no_grad():
-            values = self.critic.target(context.features, path.end.clamp(-1, 1))
+            values = self.critic.target(context.features, path.end)
         advantage = advantages(values.unflatten(1, (-1, config.group)), config.advantage)
-        scored = rescore(self.policy.velocity, context, path.states, config.noise_scale)
+        scored = rescore(self.policy.velocity, context, path.states, config.noise_scale, self.policy.clip)
         terms = (self.policy.flow_steps + 1) * self.policy.flat_size
         log_ratio = (chain_log_density(scored) - chains.log_density) / terms
         loss, info = clipped_ratio_loss(log_ratio.view_as(advantage), advantage, config.ratio_clip)
@@ -273,6 +273,7 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
             policy.flow_steps,
             self.config.noise_scale,
             lambda mean: self.normal(*mean.shape),
+            policy.clip,
         )
 
     def _set_rate(self) -> None:

@@ -227,11 +227,11 @@ class QF3(ActorCritic[QF3Config, FlowPolicy]):
         return qf3_loss(self.value_of(context), velocity, point, weights, base, batch.valid[:, -1])
 
     def value_of(self, context: Context) -> Value:
-        """The online critic at encoded states: actions (B, D), clipped to [-1, 1], to values (B,)."""
+        """The online critic at encoded states: actions (B, D), which it clips, to values (B,)."""
         features, config = context.features.detach(), self.config
 
         def value(action: Tensor) -> Tensor:
-            values = self.critic.online(features, action.clamp(-1, 1))
+            values = self.critic.online(features, action)
             return aggregate(values, config.q_aggregation, config.critic.pessimism, self.generator)
 
         return value

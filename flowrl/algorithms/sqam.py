@@ -124,9 +124,7 @@ class SQAM(TrustRegion[SQAMConfig]):
             noise = torch.cat([draws.endpoint, draws.next_action])
             sampled = self.fast.sample(concatenate(view.context, view.next_context), noise)
             endpoint, next_action = sampled.tensor_split([len(batch)])
-        temporal, gap, critic_info = self.critic.loss(
-            batch, view, next_action, self.generator, endpoint.clamp(-1, 1)
-        )
+        temporal, gap, critic_info = self.critic.loss(batch, view, next_action, self.generator, endpoint)
         assert gap is not None
         actor_loss, actor_info, kl = self.actor_loss(view.context, endpoint, draws.bridge)
         base_loss = self.base_loss(base_batch, draws)

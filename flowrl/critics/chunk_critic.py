@@ -83,7 +83,7 @@ class ChunkCritic:
         self.chunk_length = policy.chunk.length
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            online = config.build(policy.feature_size, policy.flat_size)
+            online = config.build(policy.feature_size, policy.flat_size, policy.action_view)
         self.online = online.to(policy.device)
         self.target = deepcopy(self.online).requires_grad_(False)
 
@@ -188,7 +188,7 @@ class ChunkCritic:
 
     @torch.no_grad()
     def _next_logits(self, view: CriticView, next_action: Tensor) -> Tensor:
-        return self.target.logits(view.next_context.features, next_action.clamp(-1, 1))
+        return self.target.logits(view.next_context.features, next_action)
 
     def _online_logits(self, view: CriticView, policy_action: Tensor | None) -> Tensor:
         """Outputs at the first chunks, then the later ones where they are read, then the policy's chunks."""

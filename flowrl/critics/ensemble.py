@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from flowrl import activations
 from flowrl.activations import Activation
 from flowrl.critics.heads import HeadKind, make_head
+from flowrl.policies.action_view import ActionView
 from flowrl.training import polyak_
 
 
@@ -21,7 +23,7 @@ class CriticEnsemble(nn.Module):
     Every hidden layer is linear, activation, LayerNorm over its width (arXiv 2610.10437, code).
 
     Args:
-        input_size: F + D, features and flat chunk concatenated.
+        input_size: F + E, features and what is seen of a flat chunk, concatenated.
         heads: M.
         width, depth: hidden layers.
         activation: of the hidden layers; the authors' is GELU in its tanh form.
@@ -30,6 +32,8 @@ class CriticEnsemble(nn.Module):
             `flowrl.critics.heads`; a distribution needs its range.
         lora_rank: r, or None. The layers between hidden layers become ``x W + b + x A B`` with W frozen at
             its random start and A (width, r), B (r, width) trained (arXiv 2604.18978).
+        action: settings of the `flowrl.policies.action_view.ActionView` through which chunks are seen; None
+            clips them to [-1, 1].
     """
 
     def __init__(
@@ -47,8 +51,10 @@ class CriticEnsemble(nn.Module):
         value_high: float | None = None,
         smoothing: float = 0.75,
         lora_rank: int | None = None,
+        action: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.view = ActionView(**(action or {}))
         self._activate = activations.module(activation)
         self._config: dict[str, Any] = {
             "input_size": input_size,
@@ -63,6 +69,7 @@ class CriticEnsemble(nn.Module):
             "value_high": value_high,
             "smoothing": smoothing,
             "lora_rank": lora_rank,
+            "action": dict(self.view.config()),
         }
         self.head = make_head(head, atoms, value_low, value_high, smoothing)
         sizes = [input_size, *[width] * depth, self.head.size]
@@ -81,12 +88,12 @@ class CriticEnsemble(nn.Module):
         return dict(self._config)
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Values (M, B) of features (B, F) and flat normalised chunks (B, D)."""
+        """Values (M, B) of features (B, F) and flat normalised chunks (B, D), seen through the view."""
         return self.head.values(self.logits(features, action))
 
     def logits(self, features: Tensor, action: Tensor) -> Tensor:
         """Outputs of the last layer (M, B, head.size), of which `forward` takes the mean."""
-        x = torch.cat([features, action], dim=-1).unsqueeze(0).expand(self.heads, -1, -1)
+        x = torch.cat([features, self.view(action)], dim=-1).unsqueeze(0).expand(self.heads, -1, -1)
         last = len(self.weights) - 1
         for layer in range(last):
             x = self._activate(self._linear(layer, x))
@@ -134,12 +141,12 @@ class CriticEnsemble(nn.Module):
 def action_gradient(critic: CriticEnsemble, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """``grad_a mean_m Q_m(s, clip(a))`` and the values it was taken from.
 
-    ``action`` (B, D) may lie outside [-1, 1]: the gradient passes through the clip, so it is zero in
-    saturated dimensions. Returns ``(gradient (B, D), values (M, B))``, both detached. The critic's own
+    ``action`` (B, D) may lie outside its bounds: the gradient passes through the critic's clip, so it is
+    zero in saturated dimensions. Returns ``(gradient (B, D), values (M, B))``, both detached. The critic's own
     parameters receive no gradient.
     """
     point = action.detach().requires_grad_(True)
-    values = critic(features.detach(), point.clamp(-1, 1))
+    values = critic(features.detach(), point)
     (gradient,) = torch.autograd.grad(values.mean(dim=0).sum(), point)
     return gradient, values.detach()
 

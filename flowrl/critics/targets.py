@@ -13,6 +13,7 @@ from flowrl.critics.distributions import aggregate_distributions, project
 from flowrl.critics.ensemble import CriticEnsemble
 from flowrl.critics.heads import HeadKind
 from flowrl.critics.traces import Trace
+from flowrl.policies.action_view import ActionView
 
 
 @configclass
@@ -116,10 +117,13 @@ class CriticConfig:
                 "head c51 has no target for a mean of returns: set trace to 1, or head to hl_gauss"
             )
 
-    def build(self, feature_size: int, flat_action_size: int) -> CriticEnsemble:
-        """A fresh ensemble for features (B, F) and flat chunks (B, D)."""
+    def build(
+        self, feature_size: int, flat_action_size: int, view: ActionView | None = None
+    ) -> CriticEnsemble:
+        """A fresh ensemble for features (B, F) and flat chunks (B, D), seen through ``view``."""
+        view = view or ActionView()
         return CriticEnsemble(
-            feature_size + flat_action_size,
+            feature_size + view.size(flat_action_size),
             heads=self.heads,
             width=self.width,
             depth=self.depth,
@@ -131,6 +135,7 @@ class CriticConfig:
             value_high=self.value_high,
             smoothing=self.smoothing,
             lora_rank=self.lora_rank,
+            action=view.config(),
         )
 
 

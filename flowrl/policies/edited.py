@@ -48,15 +48,15 @@ class EditedPolicy(WrappedPolicy):
     def candidates(self, context: Context, noise: Tensor) -> Tensor:
         """The flow's action and the edited one for each row, in this order: (2 B, D)."""
         first, second = noise.chunk(2, dim=1)
-        action = self.base.sample(context, first).clamp(-1, 1)
+        action = self.clip(self.base.sample(context, first))
         both = torch.stack([action, self.edit(context, action, second)[0]], dim=1)
         return both.flatten(0, 1)
 
     def edit(self, context: Context, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """``clip(a + e)`` for the flow's actions and noise (B, D), and the log-density (B,) of e / bound."""
-        inside = action.clamp(-1, 1)
+        inside = self.clip(action)
         squashed, log_density = self.editor(torch.cat([context.features, inside], dim=1), noise)
-        return (inside + self.bound * squashed).clamp(-1, 1), log_density
+        return self.clip(inside + self.bound * squashed), log_density
 
     @property
     def noise_size(self) -> int:

@@ -21,6 +21,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from flowrl.errors import ConfigError, DataError
+from flowrl.policies.action_view import ActionView
 from flowrl.policies.observation import Observation
 from flowrl.policies.samplers import euler_ode, flow_matching_loss
 from flowrl.spec import Chunking, Spec
@@ -133,6 +134,15 @@ class ChunkPolicy(nn.Module, ABC):
         return self.sample(context, noise)
 
     @property
+    def action_view(self) -> ActionView:
+        """What of a flat chunk is executed, and within which bounds: how critics see it."""
+        return ActionView()
+
+    def clip(self, flat: Tensor) -> Tensor:
+        """Flat chunks (B, D) inside the action's bounds."""
+        return flat.clamp(-1, 1)
+
+    @property
     def sample_detail(self) -> str:
         """How a sample is made, in a few words for acting rules; empty when the name says it all."""
         return ""
@@ -174,8 +184,8 @@ class ChunkPolicy(nn.Module, ABC):
         return rearrange((raw - centre) / half, "b h a -> b (h a)")
 
     def raw_action(self, flat: Tensor) -> Tensor:
-        """Normalised flat chunks (B, D), clipped to [-1, 1], to raw chunks (B, H, A)."""
-        chunk = rearrange(flat.clamp(-1, 1), "b (h a) -> b h a", a=self.spec.action.size)
+        """Normalised flat chunks (B, D), clipped to the bounds, to raw chunks (B, H, A)."""
+        chunk = rearrange(self.clip(flat), "b (h a) -> b h a", a=self.spec.action.size)
         return chunk * self.get_buffer("action_half_range") + self.get_buffer("action_centre")
 
     @property

@@ -1,7 +1,7 @@
 """Samplers and the flow-matching loss, for any velocity (algorithms are written against these).
 
 Euler on ``t_i = i / K`` evaluates the network at 0, 1/K, ..., (K-1)/K and never at 1. Nothing here
-clips: an action is clipped to [-1, 1] once, after the last step, by whoever uses it.
+clips but OGPO's: an action is clipped to its bounds once, after the last step, by whoever uses it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from flowrl.policies.interface import Context, Velocity
+
+Clip = Callable[[Tensor], Tensor]
+"""Flat chunks (B, D) to the nearest ones inside the action's bounds."""
+
+
+def unit_clip(flat: Tensor) -> Tensor:
+    """The clip of a policy whose bounds are -1 and 1."""
+    return flat.clamp(-1, 1)
 
 
 def euler_ode(
@@ -108,29 +116,36 @@ def tapered_sde(
     steps: int,
     scale: float,
     normal: Callable[[Tensor], Tensor] = torch.randn_like,
+    clip: Clip = unit_clip,
 ) -> StochasticPath:
     """The sampler of OGPO, whose every step has a density (arXiv 2605.03065, code).
 
     With h = 1 / steps and ``sigma_t = scale sqrt(1 - t)``, the mean of a step is
-    ``clip(x + h [v + scale^2 (t v - x) / 2], -1, 1)`` and its noise ``sigma_t clip(xi, -3, 3)``, not
+    ``clip(x + h [v + scale^2 (t v - x) / 2])`` (to the action's bounds) and its noise ``sigma_t clip(xi, -3, 3)``, not
     multiplied by sqrt(h): the correction by the score is about 1 / h times too small for the noise, which
     does no harm at scales near 0.05.
     """
 
     def transition(x: Tensor, i: int) -> tuple[Tensor, float]:
-        return tapered_step(velocity, context, x, i, steps, scale)
+        return tapered_step(velocity, context, x, i, steps, scale, clip)
 
     return sample_sde(transition, noise, steps, lambda mean: normal(mean).clamp(-3, 3))
 
 
 def tapered_step(
-    velocity: Velocity, context: Context, x: Tensor, i: int, steps: int, scale: float
+    velocity: Velocity,
+    context: Context,
+    x: Tensor,
+    i: int,
+    steps: int,
+    scale: float,
+    clip: Clip = unit_clip,
 ) -> tuple[Tensor, float]:
     """Mean (B, D) and standard deviation of step i of `tapered_sde` from x (B, D)."""
     t = i / steps
     v = velocity(context, x, x.new_full((len(x), 1), t))
     mean = x + (v + 0.5 * scale**2 * (t * v - x)) / steps
-    return mean.clamp(-1, 1), scale * (1 - t) ** 0.5
+    return clip(mean), scale * (1 - t) ** 0.5
 
 
 def flow_curvature(velocity: Velocity, context: Context, noise: Tensor, steps: int) -> tuple[Tensor, Tensor]:

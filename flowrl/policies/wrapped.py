@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flowrl.activations import Activation
+from flowrl.policies.action_view import ActionView
 from flowrl.policies.interface import ChunkPolicy, Context, FlowPolicy, Trainable
 from flowrl.policies.io import create_flow_policy
 from flowrl.policies.networks import mlp
@@ -51,6 +52,15 @@ class WrappedPolicy(ChunkPolicy):
     def encode(self, observation: Observation) -> Context:
         """What the flow policy makes of the observation."""
         return self.base.encode(observation)
+
+    @property
+    def action_view(self) -> ActionView:
+        """That of the flow policy."""
+        return self.base.action_view
+
+    def clip(self, flat: Tensor) -> Tensor:
+        """As the flow policy does."""
+        return self.base.clip(flat)
 
     @property
     def feature_size(self) -> int:

@@ -263,6 +263,14 @@ def expire(repository: icechunk.Repository, grace_s: float) -> int:
     return repository.garbage_collect(older_than).bytes_deleted
 
 
+def failure(error: BaseException) -> tuple[str, str]:
+    """Why a commit failed, and what to do."""
+    text = str(error)
+    if any(sign in text for sign in ("No space left", "os error 27", "os error 28", "os error 122")):
+        return "the disk is full", "free some space, then commit or go on appending"
+    return f"the store failed ({first_line(error)})", "check the disk, then commit again"
+
+
 def first_line(error: BaseException) -> str:
     """The first telling line of a storage error, whose full text is a page of context."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -20,6 +19,7 @@ import zarr
 from flowrl.errors import ReplayError
 from flowrl.replay import storage
 from flowrl.replay.checks import StepChecks, integer_row, require_outcome
+from flowrl.replay.commits import CommitRule
 from flowrl.replay.frame_tails import FrameTails
 from flowrl.replay.frames import FrameCodec
 from flowrl.replay.lock import WriterLock
@@ -38,22 +38,6 @@ from flowrl.replay.schema import (
 from flowrl.replay.storage import BRANCH, StreamArrays, StreamHeader
 from flowrl.replay.tail import Tail
 from flowrl.spec import Spec, require_match
-
-
-@dataclass(frozen=True)
-class CommitRule:
-    """When a writer commits by itself; `StreamWriter.commit` and `close` always do."""
-
-    seconds: float = 0.3
-    """At the end of an episode, when the last commit is at least this old."""
-    rows: int = 1024
-    """As soon as this many rows wait, also inside an episode."""
-    open_seconds: float = 5.0
-    """Inside an episode, when the last commit is at least this old: what kill -9 can cost."""
-    compact_every: int = 200
-    """Expire and collect old snapshots after this many commits; 0 never does."""
-    grace_s: float = 60.0
-    """How long a superseded snapshot stays readable."""
 
 
 class StreamWriter:
@@ -91,8 +75,7 @@ class StreamWriter:
         path = Path(replay) / name
         if path.exists():
             raise ReplayError(
-                f"stream {name!r} already exists in replay {str(replay)!r}; "
-                "open it to append, or choose another name"
+                f"stream {name!r} already exists in replay {str(replay)!r}; open it, or choose another name"
             )
         storage.create_stream(path, StreamHeader(name, Kind(kind), spec))
         return cls(path, spec, rule or CommitRule(), codec or FrameCodec())
@@ -411,12 +394,7 @@ class StreamWriter:
         return snapshot
 
     def _failure(self, error: BaseException) -> str:
-        text = str(error)
-        full = any(sign in text for sign in ("No space left", "os error 27", "os error 28", "os error 122"))
-        reason = "the disk is full" if full else f"the store failed ({storage.first_line(error)})"
-        remedy = (
-            "free some space, then commit or go on appending" if full else "check the disk, then commit again"
-        )
+        reason, remedy = storage.failure(error)
         waiting = self._floats.count - self._committed_rows
         return (
             f"stream {self.name!r} could not commit: {reason}. {self._committed_rows} rows and "

@@ -87,7 +87,7 @@ class Agent:
         context, update = view.context.detach(), self.config.update
 
         def value(action: Tensor) -> Tensor:
-            values = self.critic.online(context.features, action.clamp(-1, 1))
+            values = self.critic.online(context.features, action)
             return aggregate(values, update.q_aggregation, self.config.critic.pessimism, self.generator)
 
         loss, info = self.actor.loss(context, view.action, value, self.generator)

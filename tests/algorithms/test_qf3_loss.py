@@ -46,7 +46,8 @@ def velocity(point: PathPoint) -> Tensor:
 
 @pytest.fixture
 def value() -> Callable[[Tensor], Tensor]:
-    critic = CriticEnsemble(STATE + SIZE, heads=3, width=16, depth=2)
+    wide = {"low": [-99.0] * SIZE, "high": [99.0] * SIZE}
+    critic = CriticEnsemble(STATE + SIZE, heads=3, width=16, depth=2, action=wide)
     features = torch.randn(ROWS, STATE)
     return lambda action: critic(features, action).mean(dim=0)
 

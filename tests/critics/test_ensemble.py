@@ -43,7 +43,7 @@ def random_ensemble(layer_norm: bool, heads: int = 5) -> CriticEnsemble:
 @pytest.mark.parametrize("layer_norm", [True, False])
 def test_stacked_ensemble_equals_separate_critics(layer_norm: bool) -> None:
     ensemble = random_ensemble(layer_norm)
-    features, action = torch.randn(ROWS, FEATURES), torch.randn(ROWS, ACTION)
+    features, action = torch.randn(ROWS, FEATURES), 2 * torch.rand(ROWS, ACTION) - 1
     weights = torch.randn(5, ROWS)
     stacked = ensemble(features, action)
     (stacked * weights).sum().backward()

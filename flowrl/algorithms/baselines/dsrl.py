@@ -119,6 +119,6 @@ class DSRL(SoftActorCritic[DSRLConfig, SteeredPolicy]):
             noise = self.normal(rows, self.policy.flat_size)
             u = (noise / self.config.magnitude).clamp(-1, 1)
             u[: rows // 2] = self.policy.choose(context, noise)[0][: rows // 2]
-            action = self.policy.decode(context, u).clamp(-1, 1)
+            action = self.policy.clip(self.policy.decode(context, u))
             target = self.critic.online(context.features, action)
         return (self.latent(context.features, u) - target).square().mean()

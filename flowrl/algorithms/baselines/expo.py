@@ -83,7 +83,7 @@ class EXPO(SoftActorCritic[EXPOConfig, EditedPolicy]):
         size = self.policy.flat_size
         first, second = self.normal(len(context), 2 * size).split(size, dim=1)
         with torch.no_grad():
-            action = self.policy.base.sample(context, first).clamp(-1, 1)
+            action = self.policy.clip(self.policy.base.sample(context, first))
             before = self.critic.online(context.features, action).mean()
         edited, log_density = self.policy.edit(context, action, second)
         loss, info = self.soft_loss(self.critic.online, context.features, edited, log_density)

@@ -118,7 +118,7 @@ class FQL(ActorCritic[FQLConfig, OneStepPolicy]):
         """(2) with fresh noise; the flow's samples are clipped as in the authors' code."""
         noise = self.normal(len(context), self.policy.flat_size)
         with torch.no_grad():
-            taught = self.flow.sample(context, noise).clamp(-1, 1)
+            taught = self.flow.clip(self.flow.sample(context, noise))
         action = self.policy.sample(context, noise)
         config = self.config
         return one_step_loss(
