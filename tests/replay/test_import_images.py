@@ -16,6 +16,7 @@ from PIL import Image
 
 from flowrl.errors import DataError
 from flowrl.replay.frames import FrameCodec
+from flowrl.replay.importers.episodes import commit_rule
 from flowrl.replay.importers.hdf5 import DemonstrationDone, ImportOptions, import_hdf5
 from flowrl.replay.importers.images import StoredImages, resized
 from flowrl.replay.importers.report import ImportReport
@@ -262,3 +263,16 @@ def test_frames_are_jpeg_unless_asked_otherwise(tmp_path: Path) -> None:
     (data,) = ReplayReader(tmp_path / "r").frames.encoded(FRONT, [0])
     assert data.startswith(b"\xff\xd8")
     np.testing.assert_allclose(stored(tmp_path / "r", FRONT, range(5)), 120, atol=1)
+
+
+def test_many_large_frames_are_committed_in_smaller_parts() -> None:
+    def spec(*shapes: tuple[int, int, int]) -> Any:
+        cameras = [Feature(f"observation.images.{i}", shape, "uint8") for i, shape in enumerate(shapes)]
+        return replace(SPEC, observation=(*SPEC.observation, *cameras))
+
+    assert commit_rule(SPEC).rows == 16_384
+    assert commit_rule(spec((3, 8, 8))).rows == 16_384
+    # 256 MiB of pixels, 900 KiB each.
+    assert commit_rule(spec((3, 480, 640))).rows == 291
+    assert commit_rule(spec((3, 480, 640), (3, 480, 640))).rows == 145
+    assert commit_rule(spec((3, 4096, 4096))).rows == 64

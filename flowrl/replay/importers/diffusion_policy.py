@@ -17,7 +17,7 @@ from flowrl.errors import DataError, SpecMismatch, UsageError
 from flowrl.replay.frames import FrameCodec, image_features
 from flowrl.replay.importers.actions import ActionRule, ActionTransform, RangeCounter, apply_rule
 from flowrl.replay.importers.buffer_features import MARGIN, choose_arrays, made_spec, require_fit
-from flowrl.replay.importers.episodes import COMMITS, DemonstrationDone, Trajectory, write_episode
+from flowrl.replay.importers.episodes import DemonstrationDone, Trajectory, commit_rule, write_episode
 from flowrl.replay.importers.images import StoredImages, encoded_rows, resize_note
 from flowrl.replay.importers.provenance import first_of, keep_report, require_new, source_digest
 from flowrl.replay.importers.replay_buffer import ReplayBuffer
@@ -103,8 +103,8 @@ def import_diffusion_policy(
         if not options.allow_duplicate:
             require_new(replay, stream, sha256, path.name, names)
         plan = _prepare(buffer, names, beyond, target, options)
-        spec = plan.target.interface
-        with StreamWriter.create(aside, stream, spec, Kind.IMPORT, COMMITS, options.codec) as writer:
+        spec, rule = plan.target.interface, commit_rule(plan.target.interface)
+        with StreamWriter.create(aside, stream, spec, Kind.IMPORT, rule, options.codec) as writer:
             steps = _write(buffer, writer, plan, options, on_demonstration)
         report = ImportReport(
             stream=stream,

@@ -15,9 +15,18 @@ from flowrl.replay.schema import Array, Floats, Outcome, OutcomeBy, Source, Step
 from flowrl.replay.writer import CommitRule, StreamWriter
 from flowrl.spec import Spec
 
-# Nobody reads the stream before it is published, so commits only bound the memory.
-COMMITS = CommitRule(seconds=1e9, rows=16_384, open_seconds=1e9)
-"""When the writer of an import commits."""
+_ROWS, _PIXELS = 16_384, 1 << 28
+
+
+def commit_rule(spec: Spec) -> CommitRule:
+    """When the writer of an import commits.
+
+    Nobody reads the stream before it is published, so commits only bound the memory: of rows, and of frames
+    by their pixels, several times what they are when encoded.
+    """
+    pixels = sum(feature.size for feature in spec.observation if feature.is_image)
+    rows = min(_ROWS, max(64, _PIXELS // pixels)) if pixels else _ROWS
+    return CommitRule(seconds=1e9, rows=rows, open_seconds=1e9)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from flowrl.replay.importers.actions import (
     require_finite,
 )
 from flowrl.replay.importers.demonstrations import Demonstration, DemonstrationFile
-from flowrl.replay.importers.episodes import COMMITS, DemonstrationDone, Trajectory, write_episode
+from flowrl.replay.importers.episodes import DemonstrationDone, Trajectory, commit_rule, write_episode
 from flowrl.replay.importers.provenance import first_of, keep_report, require_new, source_digest
 from flowrl.replay.importers.report import Dropped, ImportReport
 from flowrl.replay.importers.staging import staged
@@ -120,9 +120,8 @@ def import_hdf5(
         if not options.allow_duplicate:
             require_new(replay, stream, sha256, path.name, names)
         plan = _prepare(file, names, dropped, target, options)
-        with StreamWriter.create(
-            aside, stream, target.interface, Kind.IMPORT, COMMITS, options.codec
-        ) as writer:
+        spec, rule = target.interface, commit_rule(target.interface)
+        with StreamWriter.create(aside, stream, spec, Kind.IMPORT, rule, options.codec) as writer:
             tally = _write(file, writer, plan, target, options, on_demonstration)
         if tally.cut:
             plan.dropped.append(Dropped("steps after the first success", tally.cut, "--until-success"))
