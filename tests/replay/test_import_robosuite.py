@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from flowrl.cli import import_ as command
+from flowrl.cli import import_hdf5 as simulation
 from flowrl.errors import DataError, FlowRLError, Interrupted, SpecMismatch, UsageError
 from flowrl.policies.observation import flat_state
 from flowrl.replay.importers import hdf5
@@ -41,8 +42,8 @@ def env() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def target(env: Any) -> Target:
-    replayer = command.EnvironmentReplayer(env)
-    return Target("lift", env.interface, replayer, facts_of(command._arguments(env)))
+    replayer = simulation.EnvironmentReplayer(env)
+    return Target("lift", env.interface, replayer, facts_of(simulation._arguments(env)))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_counts_match_the_file_and_all_demonstrations_succeed(lift: Path) -> Non
 
 
 def test_all_final_states_are_successful(env: Any) -> None:
-    replayer = command.EnvironmentReplayer(env)
+    replayer = simulation.EnvironmentReplayer(env)
     for name in ("demo_1", "demo_2", "demo_3"):
         replayer.set_state(recorded(name, "states")[-1])
         assert replayer.success(), name
@@ -133,7 +134,7 @@ def test_robomimic_observations_of_real_states_need_no_simulator(
     states, actions = recorded("demo_3", "states")[-30:], recorded("demo_3", "actions")[-30:].clip(-1, 1)
     seen = [env.set_state(state) for state in states]
     robot = np.stack([each["observation.state"] for each in seen])
-    solved = [command.EnvironmentReplayer(env).success() for state in states if env.set_state(state)]
+    solved = [simulation.EnvironmentReplayer(env).success() for state in states if env.set_state(state)]
     source = tmp_path / "low_dim.hdf5"
     with h5py.File(source, "w") as file:
         demo = file.create_group("data/demo_0")
@@ -182,7 +183,7 @@ def prepared(target: Target, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
         asked.append((name, settings))
         return target
 
-    monkeypatch.setattr(command, "make_target", make)
+    monkeypatch.setattr(simulation, "make_target", make)
     return asked
 
 

@@ -1,4 +1,4 @@
-"""Read demonstrations from HDF5: robosuite's own layout, and robomimic's low-dimensional one.
+"""Read demonstrations from HDF5: robosuite's own layout, and robomimic's, low-dimensional or with images.
 
 Both keep ``data/demo_k/actions`` (T, A) and usually ``data/demo_k/states`` (T, n); robomimic adds
 ``rewards``, ``dones``, ``obs``, ``next_obs``, and lists of demonstrations under ``mask``.
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowrl.errors import DataError, UsageError
+from flowrl.replay.importers.images import StoredImages
 from flowrl.replay.importers.recording import Facts, stated_facts
 from flowrl.replay.schema import Array, Floats
 from flowrl.replay.storage import first_line
@@ -27,7 +28,9 @@ Format = Literal["robosuite", "robomimic"]
 
 SUPPORTED = (
     "robosuite demonstrations (HDF5: data/demo_k/{actions, states})",
-    "robomimic low-dimensional data (HDF5: data/demo_k/{actions, states or obs, rewards})",
+    "robomimic data, low-dimensional or with images (HDF5: data/demo_k/{actions, states or obs, rewards})",
+    "replay buffers of diffusion_policy (zarr, a directory or .zip: data/action, meta/episode_ends)",
+    "LeRobot datasets (a directory with meta/info.json)",
 )
 """What `flowrl import` reads, for messages and help."""
 
@@ -40,7 +43,8 @@ class Demonstration:
     """One demonstration as it lies in the file, T steps.
 
     ``actions`` (T, A); ``states`` (T or T+1, n), state t being the one before action t; ``rewards``
-    (T,), of action t; ``observations`` and ``next_observations`` map robomimic's keys to (T, ...).
+    (T,), of action t; ``observations`` and ``next_observations`` map robomimic's keys to (T, ...);
+    ``images`` and ``next_images`` theirs to images that are still in the file.
     """
 
     name: str
@@ -50,6 +54,8 @@ class Demonstration:
     rewards: NDArray[np.float64] | None
     observations: Mapping[str, Array]
     next_observations: Mapping[str, Array]
+    images: Mapping[str, StoredImages]
+    next_images: Mapping[str, StoredImages]
 
 
 class DemonstrationFile:
@@ -116,6 +122,10 @@ class DemonstrationFile:
             obs = _child(group, "obs")
             return sorted(_keys(group)), sorted(_keys(obs)) if isinstance(obs, h5py.Group) else []
 
+    def has(self, name: str, key: str) -> bool:
+        """Whether a demonstration has a dataset or group of this name."""
+        return key in self.keys(name)[0]
+
     def ignored(self, names: Sequence[str]) -> dict[str, int]:
         """Datasets beside those that are read, with the number of demonstrations that have them."""
         counts: dict[str, int] = {}
@@ -156,7 +166,24 @@ class DemonstrationFile:
             rewards,
             self._observations(group, "obs", length, where),
             self._observations(group, "next_obs", length, where),
+            *self.images(name),
         )
+
+    def images(self, name: str) -> tuple[Mapping[str, StoredImages], Mapping[str, StoredImages]]:
+        """What ``obs`` and ``next_obs`` of a demonstration hold beside low-dimensional arrays, by key.
+
+        Nothing is read or checked (see `StoredImages.require`).
+        """
+        where, group = self._where(name), self._group(name)
+        obs, after = (
+            {
+                child: StoredImages(dataset, f"{where}: {key}/{child}", self._reading)
+                for child, dataset in self._members(group, key, where).items()
+                if _may_be_images(child, dataset)
+            }
+            for key in ("obs", "next_obs")
+        )
+        return obs, after
 
     def _group(self, name: str) -> h5py.Group:
         with self._reading(self._where(name)):
@@ -197,7 +224,9 @@ class DemonstrationFile:
         return found
 
     def _numbers(self, group: h5py.Group, key: str, where: str) -> NDArray[np.float64]:
-        dataset = self._dataset(group, key, where)
+        return self._read(self._dataset(group, key, where), key, where)
+
+    def _read(self, dataset: h5py.Dataset, key: str, where: str) -> NDArray[np.float64]:
         with self._reading(f"{where}: dataset {key!r}"):
             values = dataset[()]
         if not np.issubdtype(values.dtype, np.number) and values.dtype != np.bool_:
@@ -215,18 +244,22 @@ class DemonstrationFile:
     def _observations(self, group: h5py.Group, key: str, length: int, where: str) -> dict[str, Array]:
         """The low-dimensional arrays (T, D) of an observation group; images are left where they are."""
         found: dict[str, Array] = {}
-        with self._reading(f"{where}: {key}"):
-            observations = _child(group, key)
-            if not isinstance(observations, h5py.Group):
-                return found
-            children = {name: _child(observations, name) for name in _keys(observations)}
-        for name, dataset in children.items():
-            if isinstance(dataset, h5py.Dataset) and dataset.ndim <= 2:
-                values = self._numbers(observations, name, f"{where}: {key}")
+        for name, dataset in self._members(group, key, where).items():
+            if not _may_be_images(name, dataset):
+                values = self._read(dataset, name, f"{where}: {key}")
                 if len(values) != length:
                     raise DataError(f"{where}: {key}/{name} has {len(values)} rows for {length} actions")
                 found[name] = values.reshape(length, -1)
         return found
+
+    def _members(self, group: h5py.Group, key: str, where: str) -> dict[str, h5py.Dataset]:
+        """The datasets of an observation group; none when there is no such group."""
+        with self._reading(f"{where}: {key}"):
+            observations = _child(group, key)
+            if not isinstance(observations, h5py.Group):
+                return {}
+            children = {name: _child(observations, name) for name in _keys(observations)}
+        return {name: child for name, child in children.items() if isinstance(child, h5py.Dataset)}
 
     @contextmanager
     def _reading(self, where: str) -> Generator[None]:
@@ -262,6 +295,10 @@ def _keys(group: h5py.Group) -> list[str]:
 def _child(group: h5py.Group, key: str) -> h5py.Group | h5py.Dataset | h5py.Datatype | None:
     """A member of a group, None where there is none. Unlike ``get``, a damaged member is an error."""
     return group[key] if key in _keys(group) else None
+
+
+def _may_be_images(name: str, dataset: h5py.Dataset) -> bool:
+    return dataset.ndim > 2 or name.endswith("_image")
 
 
 def _damaged(where: str, error: BaseException) -> DataError:

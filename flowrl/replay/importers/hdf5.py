@@ -7,18 +7,16 @@ episode ends on its last step. ``until_success`` cuts there instead, as the envi
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from flowrl.checkpoint.disk import Disk
-from flowrl.errors import DataError, ReplayError, UsageError
+from flowrl.errors import DataError
+from flowrl.replay.frames import FrameCodec, image_features
 from flowrl.replay.importers import recording
 from flowrl.replay.importers.actions import (
     ActionRule,
@@ -28,23 +26,23 @@ from flowrl.replay.importers.actions import (
     require_finite,
 )
 from flowrl.replay.importers.demonstrations import Demonstration, DemonstrationFile
-from flowrl.replay.importers.report import REPORT_FILE, Dropped, ImportReport, imported
+from flowrl.replay.importers.episodes import DemonstrationDone, Trajectory, commit_rule, write_episode
+from flowrl.replay.importers.provenance import first_of, keep_report, require_new, source_digest
+from flowrl.replay.importers.report import Dropped, ImportReport
 from flowrl.replay.importers.staging import staged
 from flowrl.replay.importers.target import Target
 from flowrl.replay.importers.trajectories import (
     ObservationSource,
-    Trajectory,
+    camera_notes,
     choose_source,
     read_observations,
     replay_states,
     used_keys,
 )
-from flowrl.replay.schema import Floats, Kind, Outcome, OutcomeBy, Source, Step
-from flowrl.replay.writer import CommitRule, StreamWriter
+from flowrl.replay.schema import Kind, Source
+from flowrl.replay.writer import StreamWriter
 
 _SAMPLES = 3
-# Nobody reads the stream before it is published, so commits only bound the memory.
-_COMMITS = CommitRule(seconds=1e9, rows=16_384, open_seconds=1e9)
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class ImportOptions:
         replace: replace the stream when it is an earlier import.
         allow_duplicate: import demonstrations that another stream of the replay already holds.
         allow_mismatch: import what was recorded under another control rate, robot or controller.
+        codec: how camera frames are stored.
     """
 
     actions: ActionRule = "refuse"
@@ -72,17 +71,7 @@ class ImportOptions:
     replace: bool = False
     allow_duplicate: bool = False
     allow_mismatch: bool = False
-
-
-@dataclass(frozen=True)
-class DemonstrationDone:
-    """One demonstration was imported: number ``index`` (from 1) of ``total``; ``success`` None if unknown."""
-
-    name: str
-    index: int
-    total: int
-    steps: int
-    success: bool | None
+    codec: FrameCodec = field(default_factory=FrameCodec)
 
 
 @dataclass
@@ -126,12 +115,13 @@ def import_hdf5(
     started, options = time.perf_counter(), options or ImportOptions()
     path, replay = Path(path), Path(replay)
     with DemonstrationFile(path) as file, staged(replay, stream, options.replace) as aside:
-        sha256 = _sha256(path)
+        sha256 = source_digest(path)
         names, dropped = _select(file, options)
         if not options.allow_duplicate:
-            _require_new(replay, stream, sha256, path.name, names)
+            require_new(replay, stream, sha256, path.name, names)
         plan = _prepare(file, names, dropped, target, options)
-        with StreamWriter.create(aside, stream, target.interface, Kind.IMPORT, _COMMITS) as writer:
+        spec, rule = target.interface, commit_rule(target.interface)
+        with StreamWriter.create(aside, stream, spec, Kind.IMPORT, rule, options.codec) as writer:
             tally = _write(file, writer, plan, target, options, on_demonstration)
         if tally.cut:
             plan.dropped.append(Dropped("steps after the first success", tally.cut, "--until-success"))
@@ -152,15 +142,12 @@ def import_hdf5(
             warnings=(*plan.warnings, *tally.warnings),
             seconds=time.perf_counter() - started,
         )
-        text = json.dumps(report.to_json(), indent=2) + "\n"
-        Disk().write(aside / stream / REPORT_FILE, text.encode())
+        keep_report(report, aside / stream)
     return report
 
 
 def _select(file: DemonstrationFile, options: ImportOptions) -> tuple[list[str], list[Dropped]]:
     """The demonstrations to import, and those left out with the reason."""
-    if options.limit is not None and options.limit < 1:
-        raise UsageError(f"limit is {options.limit}; it must be at least 1")
     names, dropped = file.names, list[Dropped]()
     if options.filter_key:
         kept = file.selected(options.filter_key)
@@ -168,28 +155,13 @@ def _select(file: DemonstrationFile, options: ImportOptions) -> tuple[list[str],
         names = kept
     full = [name for name in names if file.length(name)]
     _note(dropped, len(names) - len(full), "has no steps")
-    names = full[: options.limit]
-    _note(dropped, len(full) - len(names), f"beyond the limit of {options.limit}")
-    if not names:
-        raise DataError(f"{file.path.name} holds no demonstration to import; nothing was imported")
-    return names, dropped
+    kept, beyond = first_of(full, options.limit, file.path.name)
+    return kept, [*dropped, *beyond]
 
 
 def _note(dropped: list[Dropped], count: int, reason: str) -> None:
     if count:
         dropped.append(Dropped("demonstrations", count, reason))
-
-
-def _require_new(replay: Path, stream: str, sha256: str, source: str, names: Sequence[str]) -> None:
-    """Raise ReplayError when another stream holds demonstrations of the same bytes."""
-    for other in imported(replay):
-        again = [name for name in names if name in other.demonstrations]
-        if other.stream != stream and other.sha256 == sha256 and again:
-            raise ReplayError(
-                f"{source} is already in replay {str(replay)!r}: stream {other.stream!r} holds {len(again)} of "
-                "these demonstrations, and each would count twice. Use that stream, replace it "
-                f"(--stream {other.stream} --replace), or pass --allow-duplicate"
-            )
 
 
 def _prepare(
@@ -217,6 +189,8 @@ def _prepare(
     warnings = recording.require_environment(facts, target, file.path.name, options.allow_mismatch)
     transform = apply_rule(options.actions, counter.ranges(), file.path.name)
     observations, notes = choose_source(options.observations, samples, target)
+    if observations == "file" and image_features(target.interface):
+        notes += camera_notes(file, names, target.interface)
     return _Plan(
         names,
         transform,
@@ -267,15 +241,15 @@ def _write(
         demonstration = file.read(name)
         actions = plan.transform(demonstration.actions)
         if plan.observations == "states":
-            trajectory = replay_states(demonstration, actions, target)
+            trajectory = replay_states(demonstration, actions, target, options.codec)
         else:
-            trajectory = read_observations(demonstration, target.interface)
+            trajectory = read_observations(demonstration, target.interface, options.codec)
         tally.warnings += _warnings(name, trajectory)
         if options.until_success:
             trajectory = _cut(trajectory)
         steps = len(trajectory.observations)
         success = None if trajectory.succeeded is None else bool(trajectory.succeeded.any())
-        _write_episode(writer, trajectory, actions[:steps], target, options.source)
+        write_episode(writer, trajectory, actions[:steps], target, options.source)
         tally.steps += steps
         tally.successes += success is True
         tally.cut += len(actions) - steps
@@ -300,42 +274,12 @@ def _cut(trajectory: Trajectory) -> Trajectory:
     if trajectory.succeeded is None or not trajectory.succeeded.any():
         return trajectory
     end = int(trajectory.succeeded.argmax()) + 1
-    final = trajectory.final if end == len(trajectory.observations) else trajectory.observations[end]
-    return replace(
-        trajectory,
+    if end == len(trajectory.observations):
+        return trajectory
+    return Trajectory(
         observations=trajectory.observations[:end],
-        final=final,
+        final=trajectory.observations[end],
         succeeded=trajectory.succeeded[:end],
+        frames=trajectory.frames[:end],
+        final_frames=trajectory.frames[end] if trajectory.frames else None,
     )
-
-
-def _write_episode(
-    writer: StreamWriter, trajectory: Trajectory, actions: Floats, target: Target, source: Source
-) -> None:
-    succeeded, last = trajectory.succeeded, len(actions) - 1
-    success = succeeded is not None and bool(succeeded.any())
-    first = int(succeeded.argmax()) if succeeded is not None and success else -1
-    writer.begin_episode(task=target.name)
-    for index, action in enumerate(actions):
-        writer.append(
-            Step(
-                trajectory.observations[index],
-                action,
-                float(index == first),
-                terminated=index == last and success,
-                # The recording stops there; nothing about the task ends.
-                truncated=index == last and not success,
-                source=source,
-                stamp_ns=round(index / target.interface.control_hz * 1e9),
-            )
-        )
-    outcome = Outcome.SUCCESS if success else Outcome.FAILURE
-    if succeeded is None:
-        writer.close_episode(Outcome.UNKNOWN, OutcomeBy.NONE, trajectory.final)
-    else:
-        writer.close_episode(outcome, OutcomeBy.ENVIRONMENT, trajectory.final)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -35,9 +35,10 @@ class Dropped:
 class ImportReport:
     """What an import did.
 
-    ``source`` is the file's name and ``sha256`` that of its bytes; ``demonstrations`` are the names
-    imported, in order. ``observations`` says where observations came from: states replayed in the
-    simulator, or the file. ``ranges`` are the actions as found; ``rule`` is what was done about them.
+    ``source`` is the name of the file or directory and ``sha256`` that of its bytes; ``environment`` is
+    empty where none was needed; ``demonstrations`` are the names imported, in order. ``observations`` says
+    where observations came from: states replayed in the simulator, or the file. ``ranges`` are the actions
+    as found; ``rule`` is what was done about them.
     """
 
     stream: str
@@ -133,7 +134,7 @@ def _summary(report: ImportReport) -> Table:
     for name, value in (
         ("stream", report.stream),
         ("source", f"{report.source} ({report.format}, sha256 {report.sha256[:12]})"),
-        ("environment", report.environment),
+        ("environment", report.environment or "none"),
         ("episodes", f"{report.episodes:,}"),
         ("steps", f"{report.steps:,}"),
         ("successes", share),

@@ -2,13 +2,12 @@
 
 *States*: every recorded simulator state is set in a simulator, which gives its observation and says
 whether it solves the task: exactly what a policy will see. *File*: robomimic's recorded ``obs`` are
-mapped by name. docs/import.md has the mapping table.
+mapped by name, cameras too. docs/import.md has the mapping table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,8 +15,11 @@ from numpy.typing import NDArray
 
 from flowrl.errors import DataError
 from flowrl.policies.observation import flat_state
+from flowrl.replay.frames import FrameCodec, encoded_frames, image_features
 from flowrl.replay.importers.actions import require_finite
-from flowrl.replay.importers.demonstrations import Demonstration
+from flowrl.replay.importers.demonstrations import Demonstration, DemonstrationFile
+from flowrl.replay.importers.episodes import Trajectory
+from flowrl.replay.importers.images import PREFIX, EncodedFrames, StoredImages, encoded_rows, resize_note
 from flowrl.replay.importers.target import StateReplayer, Target
 from flowrl.replay.schema import Array, Floats
 from flowrl.spec import Feature, Spec
@@ -32,19 +34,9 @@ _OBJECT_KEYS = ("object", "object-state")
 _ROWS_COMPARED = 3
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """T steps: ``observations`` (T, S) before each action; ``final`` (S,) after the last one, if known.
-
-    ``succeeded`` (T,) says whether the task is solved after each action; None when nobody can tell.
-    """
-
-    observations: Floats
-    final: Floats | None
-    succeeded: NDArray[np.bool_] | None
-
-
-def replay_states(demonstration: Demonstration, actions: Floats, target: Target) -> Trajectory:
+def replay_states(
+    demonstration: Demonstration, actions: Floats, target: Target, codec: FrameCodec
+) -> Trajectory:
     """Set every state in the simulator. ``actions`` (T, A) are those that will be stored.
 
     Files hold one state per action, so what the last action led to is not recorded: the simulator
@@ -57,19 +49,26 @@ def replay_states(demonstration: Demonstration, actions: Floats, target: Target)
     require_finite(states, "states", demonstration.where)
     spec, length = target.interface, len(actions)
     rows = np.empty((len(states), spec.state_size), np.float32)
-    solved = np.zeros(len(states), np.bool_)
+    solved, frames = np.zeros(len(states), np.bool_), list[EncodedFrames]()
     for index, state in enumerate(states):
-        rows[index] = flat_state(spec, _set_state(replayer, state, demonstration.where))
+        seen = _set_state(replayer, state, demonstration.where)
+        rows[index] = flat_state(spec, seen)
+        frames.append(_frames_of(spec, seen, codec))
         solved[index] = replayer.success()
     if len(states) == length:
-        rows = np.concatenate([rows, [flat_state(spec, replayer.step(actions[-1]))]])
+        seen = replayer.step(actions[-1])
+        rows = np.concatenate([rows, [flat_state(spec, seen)]])
+        frames.append(_frames_of(spec, seen, codec))
         solved = np.append(solved, replayer.success())
-    return Trajectory(rows[:length], rows[length], solved[1:])
+    if not image_features(spec):
+        return Trajectory(rows[:length], rows[length], solved[1:])
+    return Trajectory(rows[:length], rows[length], solved[1:], frames[:length], frames[length])
 
 
-def read_observations(demonstration: Demonstration, spec: Spec) -> Trajectory:
+def read_observations(demonstration: Demonstration, spec: Spec, codec: FrameCodec) -> Trajectory:
     """Take the recorded observations; success is a reward of 1, where rewards are 0 or 1.
 
+    The observation after the last action is known when ``next_obs`` holds all of it, cameras too.
     Raises DataError naming demonstration, key and step.
     """
     where = demonstration.where
@@ -80,7 +79,15 @@ def read_observations(demonstration: Demonstration, spec: Spec) -> Trajectory:
         after = _mapped(spec, demonstration.next_observations, f"{where}: next_obs")
         require_finite(after[-1:], spec.state_dimension_names(), f"{where}, after the last step")
         final = after[-1]
-    return Trajectory(rows, final, _recorded_success(demonstration))
+    succeeded, cameras = _recorded_success(demonstration), image_features(spec)
+    if not cameras:
+        return Trajectory(rows, final, succeeded)
+    frames = encoded_rows(cameras, _by_feature(cameras, demonstration.images), range(len(rows)), codec)
+    if final is None or _missing_cameras(cameras, demonstration.next_images):
+        return Trajectory(rows, None, succeeded, frames)
+    last = [len(rows) - 1]
+    after = encoded_rows(cameras, _by_feature(cameras, demonstration.next_images), last, codec)
+    return Trajectory(rows, final, succeeded, frames, after[0])
 
 
 def choose_source(
@@ -93,16 +100,20 @@ def choose_source(
     rewards do not tell success. Raises DataError naming what is missing.
     """
     first = samples[0]
-    lacking = missing_keys(target.interface, first.observations)
+    cameras = _missing_cameras(image_features(target.interface), first.images)
+    lacking = [*missing_keys(target.interface, first.observations), *cameras]
     replayable = first.states is not None and target.replayer is not None
     if wanted == "states" or (wanted == "auto" and lacking):
         if not replayable:
             raise DataError(_nothing_to_observe(first, target, lacking))
-        return "states", []
+        drawn = wanted == "auto" and first.observations and lacking == cameras
+        missing = f"states were replayed, because the file has no images {', '.join(cameras)}"
+        return "states", [missing] if drawn else []
     if lacking:
         raise DataError(
             f"{first.where}: obs lacks {', '.join(lacking)}; it holds "
-            f"{', '.join(sorted(first.observations)) or 'nothing'}. Use --observations states"
+            f"{', '.join(sorted([*first.observations, *first.images])) or 'nothing'}. "
+            "Use --observations states"
         )
     if wanted == "auto" and replayable and _recorded_success(first) is None:
         return "states", ["states were replayed, because the file's rewards do not tell success"]
@@ -127,7 +138,60 @@ def missing_keys(spec: Spec, observations: Mapping[str, Array]) -> list[str]:
 
 def used_keys(spec: Spec) -> set[str]:
     """Every key that may be read for a spec."""
-    return {name for feature in spec.state_features for names, _ in _keys(feature) for name in names}
+    cameras = {_camera_key(camera) for camera in image_features(spec)}
+    return cameras | {
+        name for feature in spec.state_features for names, _ in _keys(feature) for name in names
+    }
+
+
+def camera_notes(file: DemonstrationFile, names: Sequence[str], spec: Spec) -> list[str]:
+    """Check the images of every demonstration, without reading them; what the user should know about them.
+
+    Raises DataError naming demonstration and key of images that are missing or do not fit.
+    """
+    cameras, unknown_ends = image_features(spec), 0
+    sizes: dict[str, set[tuple[int, int]]] = {camera.name: set() for camera in cameras}
+    for name in names:
+        images, after = file.images(name)
+        lacking = _missing_cameras(cameras, images)
+        if lacking:
+            raise DataError(
+                f"{file.path.name}, {name}: obs lacks {', '.join(lacking)}; its images are "
+                f"{', '.join(sorted(images)) or 'none'}. Use --observations states, or leave the demonstration out"
+            )
+        ends = {} if _missing_cameras(cameras, after) else _by_feature(cameras, after)
+        unknown_ends += not ends and file.has(name, "next_obs")
+        for stored in (_by_feature(cameras, images), ends):
+            for key, each in stored.items():
+                each.require(file.length(name))
+                sizes[key].add(each.size)
+    notes = [note for camera in cameras for note in resize_note(camera, sizes[camera.name])]
+    if unknown_ends:
+        notes.append(
+            f"next_obs of {unknown_ends} demonstrations lacks images, so the observation after the last "
+            "action is marked as missing there"
+        )
+    return notes
+
+
+def _camera_key(camera: Feature) -> str:
+    """robosuite's and robomimic's name of a camera's images."""
+    return f"{camera.name.removeprefix(PREFIX)}_image"
+
+
+def _missing_cameras(cameras: Sequence[Feature], images: Mapping[str, StoredImages]) -> list[str]:
+    return [key for key in map(_camera_key, cameras) if key not in images]
+
+
+def _by_feature(cameras: Sequence[Feature], images: Mapping[str, StoredImages]) -> dict[str, StoredImages]:
+    return {camera.name: images[_camera_key(camera)] for camera in cameras}
+
+
+def _frames_of(spec: Spec, observation: Mapping[str, Array], codec: FrameCodec) -> EncodedFrames:
+    """The frames that a simulator shows; encoded at once, because pixels fill the memory."""
+    cameras = image_features(spec)
+    frames = encoded_frames(cameras, observation, codec)
+    return {camera.name: frame for camera, frame in zip(cameras, frames, strict=True)}
 
 
 def _keys(feature: Feature) -> list[tuple[tuple[str, ...], int]]:
