@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from flowrl.errors import DataError, SpecMismatch, UsageError
-from flowrl.replay.frames import FrameCodec, image_features
+from flowrl.replay.frames import FrameCodec
 from flowrl.replay.importers.actions import ActionRule, ActionTransform, RangeCounter, apply_rule
 from flowrl.replay.importers.buffer_features import MARGIN, choose_arrays, made_spec, require_fit
 from flowrl.replay.importers.episodes import DemonstrationDone, Trajectory, commit_rule, write_episode
@@ -149,7 +149,7 @@ def _prepare(
     spec = target.interface
     keys = {name: key for key, name in chosen.items()}
     parts = [buffer.numbers(keys[feature.name]) for feature in spec.state_features]
-    cameras = image_features(spec)
+    cameras = spec.cameras
     images = {camera.name: buffer.images(keys[camera.name]) for camera in cameras}
     notes += [note for camera in cameras for note in resize_note(camera, [images[camera.name].size])]
     used = ["action", *(keys[feature.name] for feature in spec.observation)]
@@ -198,7 +198,7 @@ def _write(
     on_demonstration: Callable[[DemonstrationDone], None],
 ) -> int:
     """Write the episodes; the number of steps."""
-    cameras, total = image_features(plan.target.interface), 0
+    cameras, total = plan.target.interface.cameras, 0
     for index, name in enumerate(plan.names):
         span = buffer.span(index)
         steps = span.stop - span.start

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from flowrl.errors import DataError
-from flowrl.replay.frames import FrameCodec, image_features
+from flowrl.replay.frames import FrameCodec
 from flowrl.replay.importers import recording
 from flowrl.replay.importers.actions import (
     ActionRule,
@@ -189,7 +189,7 @@ def _prepare(
     warnings = recording.require_environment(facts, target, file.path.name, options.allow_mismatch)
     transform = apply_rule(options.actions, counter.ranges(), file.path.name)
     observations, notes = choose_source(options.observations, samples, target)
-    if observations == "file" and image_features(target.interface):
+    if observations == "file" and target.interface.cameras:
         notes += camera_notes(file, names, target.interface)
     return _Plan(
         names,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flowrl.errors import DataError
 from flowrl.policies.observation import flat_state
-from flowrl.replay.frames import FrameCodec, encoded_frames, image_features
+from flowrl.replay.frames import FrameCodec, encoded_frames
 from flowrl.replay.importers.actions import require_finite
 from flowrl.replay.importers.demonstrations import Demonstration, DemonstrationFile
 from flowrl.replay.importers.episodes import Trajectory
@@ -60,7 +60,7 @@ def replay_states(
         rows = np.concatenate([rows, [flat_state(spec, seen)]])
         frames.append(_frames_of(spec, seen, codec))
         solved = np.append(solved, replayer.success())
-    if not image_features(spec):
+    if not spec.cameras:
         return Trajectory(rows[:length], rows[length], solved[1:])
     return Trajectory(rows[:length], rows[length], solved[1:], frames[:length], frames[length])
 
@@ -79,7 +79,7 @@ def read_observations(demonstration: Demonstration, spec: Spec, codec: FrameCode
         after = _mapped(spec, demonstration.next_observations, f"{where}: next_obs")
         require_finite(after[-1:], spec.state_dimension_names(), f"{where}, after the last step")
         final = after[-1]
-    succeeded, cameras = _recorded_success(demonstration), image_features(spec)
+    succeeded, cameras = _recorded_success(demonstration), spec.cameras
     if not cameras:
         return Trajectory(rows, final, succeeded)
     frames = encoded_rows(cameras, _by_feature(cameras, demonstration.images), range(len(rows)), codec)
@@ -100,7 +100,7 @@ def choose_source(
     rewards do not tell success. Raises DataError naming what is missing.
     """
     first = samples[0]
-    cameras = _missing_cameras(image_features(target.interface), first.images)
+    cameras = _missing_cameras(target.interface.cameras, first.images)
     lacking = [*missing_keys(target.interface, first.observations), *cameras]
     replayable = first.states is not None and target.replayer is not None
     if wanted == "states" or (wanted == "auto" and lacking):
@@ -138,7 +138,7 @@ def missing_keys(spec: Spec, observations: Mapping[str, Array]) -> list[str]:
 
 def used_keys(spec: Spec) -> set[str]:
     """Every key that may be read for a spec."""
-    cameras = {_camera_key(camera) for camera in image_features(spec)}
+    cameras = {_camera_key(camera) for camera in spec.cameras}
     return cameras | {
         name for feature in spec.state_features for names, _ in _keys(feature) for name in names
     }
@@ -149,7 +149,7 @@ def camera_notes(file: DemonstrationFile, names: Sequence[str], spec: Spec) -> l
 
     Raises DataError naming demonstration and key of images that are missing or do not fit.
     """
-    cameras, unknown_ends = image_features(spec), 0
+    cameras, unknown_ends = spec.cameras, 0
     sizes: dict[str, set[tuple[int, int]]] = {camera.name: set() for camera in cameras}
     for name in names:
         images, after = file.images(name)
@@ -189,7 +189,7 @@ def _by_feature(cameras: Sequence[Feature], images: Mapping[str, StoredImages]) 
 
 def _frames_of(spec: Spec, observation: Mapping[str, Array], codec: FrameCodec) -> EncodedFrames:
     """The frames that a simulator shows; encoded at once, because pixels fill the memory."""
-    cameras = image_features(spec)
+    cameras = spec.cameras
     frames = encoded_frames(cameras, observation, codec)
     return {camera.name: frame for camera, frame in zip(cameras, frames, strict=True)}
 
