@@ -8,7 +8,6 @@ episode ends on its last step. ``until_success`` cuts there instead, as the envi
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from flowrl.checkpoint.disk import Disk
-from flowrl.errors import DataError, ReplayError, UsageError
+from flowrl.errors import DataError, UsageError
 from flowrl.replay.importers import recording
 from flowrl.replay.importers.actions import (
     ActionRule,
@@ -28,8 +26,8 @@ from flowrl.replay.importers.actions import (
     require_finite,
 )
 from flowrl.replay.importers.demonstrations import Demonstration, DemonstrationFile
-from flowrl.replay.importers.report import REPORT_FILE, Dropped, ImportReport, imported
-from flowrl.replay.importers.staging import staged
+from flowrl.replay.importers.report import DemonstrationDone, Dropped, ImportReport, require_new, write_report
+from flowrl.replay.importers.staging import COMMITS, staged
 from flowrl.replay.importers.target import Target
 from flowrl.replay.importers.trajectories import (
     ObservationSource,
@@ -40,11 +38,9 @@ from flowrl.replay.importers.trajectories import (
     used_keys,
 )
 from flowrl.replay.schema import Floats, Kind, Outcome, OutcomeBy, Source, Step
-from flowrl.replay.writer import CommitRule, StreamWriter
+from flowrl.replay.writer import StreamWriter
 
 _SAMPLES = 3
-# Nobody reads the stream before it is published, so commits only bound the memory.
-_COMMITS = CommitRule(seconds=1e9, rows=16_384, open_seconds=1e9)
 
 
 @dataclass(frozen=True)
@@ -72,17 +68,6 @@ class ImportOptions:
     replace: bool = False
     allow_duplicate: bool = False
     allow_mismatch: bool = False
-
-
-@dataclass(frozen=True)
-class DemonstrationDone:
-    """One demonstration was imported: number ``index`` (from 1) of ``total``; ``success`` None if unknown."""
-
-    name: str
-    index: int
-    total: int
-    steps: int
-    success: bool | None
 
 
 @dataclass
@@ -129,9 +114,9 @@ def import_hdf5(
         sha256 = _sha256(path)
         names, dropped = _select(file, options)
         if not options.allow_duplicate:
-            _require_new(replay, stream, sha256, path.name, names)
+            require_new(replay, stream, sha256, path.name, names)
         plan = _prepare(file, names, dropped, target, options)
-        with StreamWriter.create(aside, stream, target.interface, Kind.IMPORT, _COMMITS) as writer:
+        with StreamWriter.create(aside, stream, target.interface, Kind.IMPORT, COMMITS) as writer:
             tally = _write(file, writer, plan, target, options, on_demonstration)
         if tally.cut:
             plan.dropped.append(Dropped("steps after the first success", tally.cut, "--until-success"))
@@ -152,8 +137,7 @@ def import_hdf5(
             warnings=(*plan.warnings, *tally.warnings),
             seconds=time.perf_counter() - started,
         )
-        text = json.dumps(report.to_json(), indent=2) + "\n"
-        Disk().write(aside / stream / REPORT_FILE, text.encode())
+        write_report(aside / stream, report)
     return report
 
 
@@ -178,18 +162,6 @@ def _select(file: DemonstrationFile, options: ImportOptions) -> tuple[list[str],
 def _note(dropped: list[Dropped], count: int, reason: str) -> None:
     if count:
         dropped.append(Dropped("demonstrations", count, reason))
-
-
-def _require_new(replay: Path, stream: str, sha256: str, source: str, names: Sequence[str]) -> None:
-    """Raise ReplayError when another stream holds demonstrations of the same bytes."""
-    for other in imported(replay):
-        again = [name for name in names if name in other.demonstrations]
-        if other.stream != stream and other.sha256 == sha256 and again:
-            raise ReplayError(
-                f"{source} is already in replay {str(replay)!r}: stream {other.stream!r} holds {len(again)} of "
-                "these demonstrations, and each would count twice. Use that stream, replace it "
-                f"(--stream {other.stream} --replace), or pass --allow-duplicate"
-            )
 
 
 def _prepare(

@@ -1,9 +1,9 @@
-"""What an import did: read back by `imported`, shown by `render_import`."""
+"""What an import did: kept by `write_report`, read back by `imported`, shown by `render_import`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from flowrl.checkpoint.disk import Disk
 from flowrl.errors import ReplayError
 from flowrl.replay import storage
 from flowrl.replay.importers.actions import ActionRange, ActionRule
@@ -20,6 +21,17 @@ REPORT_FILE = "import.json"
 """Name of the report in the directory of its stream."""
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class DemonstrationDone:
+    """One demonstration was imported: number ``index`` (from 1) of ``total``; ``success`` None if unknown."""
+
+    name: str
+    index: int
+    total: int
+    steps: int
+    success: bool | None
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,11 @@ def read_report(stream: Path) -> ImportReport | None:
         ) from error
 
 
+def write_report(stream: Path, report: ImportReport) -> None:
+    """Keep the report in the directory of its stream."""
+    Disk().write(stream / REPORT_FILE, (json.dumps(report.to_json(), indent=2) + "\n").encode())
+
+
 def imported(replay: Path) -> Iterator[ImportReport]:
     """The reports of all imported streams of a replay; none when the replay does not exist."""
     if replay.is_dir():
@@ -102,6 +119,18 @@ def imported(replay: Path) -> Iterator[ImportReport]:
             report = read_report(replay / name)
             if report is not None:
                 yield report
+
+
+def require_new(replay: Path, stream: str, sha256: str, source: str, names: Sequence[str]) -> None:
+    """Raise ReplayError when another stream holds demonstrations of the same bytes."""
+    for other in imported(replay):
+        again = [name for name in names if name in other.demonstrations]
+        if other.stream != stream and other.sha256 == sha256 and again:
+            raise ReplayError(
+                f"{source} is already in replay {str(replay)!r}: stream {other.stream!r} holds {len(again)} of "
+                "these demonstrations, and each would count twice. Use that stream, replace it "
+                f"(--stream {other.stream} --replace), or pass --allow-duplicate"
+            )
 
 
 def render_import(report: ImportReport) -> RenderableType:

@@ -16,6 +16,10 @@ from flowrl.errors import ReplayError
 from flowrl.replay import storage
 from flowrl.replay.importers.report import read_report
 from flowrl.replay.lock import LOCK_FILE, WriterLock
+from flowrl.replay.writer import CommitRule
+
+COMMITS = CommitRule(seconds=1e9, rows=16_384, open_seconds=1e9)
+"""Nobody reads the stream before it is published, so commits only bound the memory."""
 
 
 @contextmanager
