@@ -157,6 +157,19 @@ def test_without_success_the_outcome_is_unknown(tmp_path: Path) -> None:
     assert any("does not say whether its 3 episodes succeed" in each for each in report.warnings)
 
 
+def test_a_reward_under_another_name_is_renamed(numbers: Path, tmp_path: Path) -> None:
+    rename = {"observation.environment_state": "next.reward", "next.reward": "unused"}
+    import_lerobot(numbers, tmp_path, "toy", options(rename=rename))
+    np.testing.assert_array_equal(ReplayReader(tmp_path).reward, np.repeat([0, 1, 2], LENGTHS))
+
+
+def test_done_inside_an_episode_is_warned_of(tmp_path: Path) -> None:
+    done = [row == 2 for row in range(ROWS)]
+    root = write_dataset(tmp_path / "toy", without=(FRONT, WRIST), change={"next.done": done})
+    report = import_lerobot(root, tmp_path / "replay", "toy")
+    assert any("next.done is set before the last step of 1 episodes" in each for each in report.warnings)
+
+
 def test_bounds_are_the_extremes_and_a_little_more(numbers: Path, tmp_path: Path) -> None:
     report = import_lerobot(numbers, tmp_path, "toy")
     action = ReplayReader(tmp_path).spec.action
@@ -357,6 +370,32 @@ def test_an_image_that_is_not_as_stated_is_named(dataset: Path, tmp_path: Path) 
         with pytest.raises(DataError, match=message):
             import_lerobot(root, tmp_path / "replay", "toy")
         shutil.rmtree(root)
+
+
+def test_a_damaged_sidecar_is_named(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path / "toy", without=(FRONT, WRIST))
+    (root / "meta/flowrl.json").write_text("{}")
+    with pytest.raises(DataError, match=r"toy/meta/flowrl.json: 'spec'; remove the file"):
+        import_lerobot(root, tmp_path / "replay", "toy")
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["a", "b"], ("a", "b")),
+        ({"motors": ["a", "b"]}, ("a", "b")),
+        ({"left": ["a"], "right": ["b"]}, ("a", "b")),
+        ({"b": 1, "a": 0}, ("a", "b")),
+        (["a"], ("action_0", "action_1")),
+        (None, ("action_0", "action_1")),
+    ],
+)
+def test_every_way_of_naming_dimensions_is_read(tmp_path: Path, names: Any, read: tuple[str, ...]) -> None:
+    described = {name: each for name, each in made.features().items() if name not in (FRONT, WRIST)}
+    described["action"]["names"] = names
+    root = write_dataset(tmp_path / "toy", without=(FRONT, WRIST), features=described)
+    import_lerobot(root, tmp_path / "replay", "toy")
+    assert ReplayReader(tmp_path / "replay").spec.action.names == read
 
 
 def test_a_foreign_feature_named_like_ours_is_dropped(tmp_path: Path) -> None:

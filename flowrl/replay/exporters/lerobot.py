@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.errors import DataError, MissingExtra, ReplayError, UsageError
+from flowrl.replay.extras import data_module
 from flowrl.replay.importers.lerobot_features import DONE, FLOWRL_DTYPES, REWARD, SUCCESS, TRUNCATED
 from flowrl.replay.importers.lerobot_files import SIDECAR
 from flowrl.replay.importers.report import DemonstrationDone, Dropped
@@ -135,8 +136,14 @@ def _create(spec: Spec, root: Path, repo_id: str, video: bool) -> Any:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
     except ImportError as error:
         raise MissingExtra("lerobot[dataset]", "vla") from error
+    # The backend is for reading, which nobody does here; LeRobot looks for another one and warns.
     return LeRobotDataset.create(
-        repo_id, round(spec.control_hz), _features(spec, video), root=root, use_videos=video
+        repo_id,
+        round(spec.control_hz),
+        _features(spec, video),
+        root=root,
+        use_videos=video,
+        video_backend="pyav",
     )
 
 
@@ -253,12 +260,14 @@ def _quiet() -> Generator[None]:
     """Keep LeRobot's progress bars, and what its video encoder says about itself, off the terminal."""
     from lerobot.utils.utils import SuppressProgressBars
 
-    before = os.environ.get("SVT_LOG")
+    libav, before = data_module("av.logging"), os.environ.get("SVT_LOG")
+    libav.set_libav_level(libav.WARNING)
     os.environ["SVT_LOG"] = "1"
     try:
         with SuppressProgressBars():
             yield
     finally:
+        libav.set_libav_level(libav.INFO)
         if before is None:
             del os.environ["SVT_LOG"]
         else:

@@ -28,7 +28,7 @@ from flowrl.replay.importers.actions import (
 )
 from flowrl.replay.importers.lerobot_episodes import events_of
 from flowrl.replay.importers.lerobot_features import (
-    FLOWRL_DTYPES,
+    DONE,
     REWARD,
     Choice,
     Selection,
@@ -83,6 +83,7 @@ class _Tally:
     steps: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     salvaged: list[EpisodePlace] = field(default_factory=list[EpisodePlace])
+    done_inside: int = 0
     warnings: list[str] = field(default_factory=list[str])
 
 
@@ -157,8 +158,6 @@ def _limited(episodes: list[EpisodePlace], limit: int | None) -> list[EpisodePla
 def _read(files: LeRobotFiles, selection: Selection, episodes: list[EpisodePlace], rule: ActionRule) -> _Data:
     """Read and check all numbers before any frame is decoded."""
     names = {name: each.name for name, each in selection.columns.items() if each.is_numeric}
-    names |= {name: name for name in selection.events}
-    names |= {name: name for name in FLOWRL_DTYPES if selection.restored}
     read = files.numbers(list(names.values()), episodes)
     columns = {name: read[column] for name, column in names.items()} | {"task_index": read["task_index"]}
     for name in ("action", *(each.name for each in selection.spec.state_features), REWARD):
@@ -293,6 +292,7 @@ class _Import:
         tally.names.append(episode.name)
         tally.steps += episode.length
         tally.outcomes[ending.outcome] += 1
+        tally.done_inside += DONE in selection.events and bool((columns[DONE][:-1] > 0).any())
         return ending.outcome
 
     def _task(self, indices: Array, episode: EpisodePlace) -> str:
@@ -332,4 +332,9 @@ def _notes(selection: Selection, tally: _Tally) -> tuple[str, ...]:
         )
     if failed and not selection.restored:
         notes.append(f"{failed} of {len(tally.names)} episodes never succeed; imported as failures")
+    if tally.done_inside:
+        notes.append(
+            f"{DONE} is set before the last step of {tally.done_inside} episodes; they are kept whole, and only "
+            "their last step ends them"
+        )
     return tuple(notes)

@@ -52,10 +52,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Selection:
-    """The features that are taken: ``columns`` maps those of ``spec``, and ``action``, to the dataset's.
+    """The features that are taken: ``columns`` maps their names in a replay to the dataset's columns.
 
-    ``events`` are the columns of `REWARD`, `SUCCESS`, `DONE` and `TRUNCATED` there are; ``restored`` says
-    whether the columns of `FLOWRL_DTYPES` are read.
+    ``events`` are those of `REWARD`, `SUCCESS`, `DONE` and `TRUNCATED` there are; ``restored`` says whether
+    `FLOWRL_DTYPES` are read.
     """
 
     spec: Spec
@@ -96,8 +96,14 @@ def select(files: LeRobotFiles, choice: Choice) -> Selection:
     features += [_camera_feature(name, column, choice.image_size) for name, column in cameras.items()]
     own, warnings = _own_spec(files, action, features, choice)
     spec = own if choice.target is None else _matched(own, choice.target.interface(), action)
-    columns = {each.name: named[each.name] for each in spec.observation} | {"action": action}
-    known = {*columns, *events, *BOOKKEEPING, *(FLOWRL_DTYPES if restored else ())}
+    taken = [
+        *(each.name for each in spec.observation),
+        "action",
+        *events,
+        *(FLOWRL_DTYPES if restored else ()),
+    ]
+    columns = {name: named[name] for name in taken}
+    known = {*columns, *BOOKKEEPING}
     steps = sum(episode.length for episode in files.episodes)
     dropped = tuple(
         Dropped(f"feature {column.name}", steps, _reason(name, column, choice))
@@ -193,7 +199,10 @@ def _own_spec(
 ) -> tuple[Spec, list[str]]:
     """The spec as the dataset states it; `flowrl export` leaves the original beside it, for what has no place."""
     stated = files.json(SIDECAR)
-    original = None if stated is None else Spec.from_json(stated["spec"])
+    try:
+        original = None if stated is None else Spec.from_json(stated["spec"])
+    except (DataError, KeyError, TypeError) as error:
+        raise DataError(f"{files.name}/{SIDECAR}: {error}; remove the file to import without it") from error
     if original is not None and original.action.size == action.shape[0]:
         known = {each.name: each for each in original.observation}
         features = [
