@@ -24,6 +24,7 @@ COMMANDS = (
     "demo",
     "collect",
     "import_",
+    "export",
     "pretrain",
     "finetune",
     "train",

@@ -71,7 +71,11 @@ def import_(
     ] = None,
     features: Annotated[
         list[str] | None,
-        typer.Option("--feature", metavar="KEY=NAME", help="Only this array of a zarr, and its feature."),
+        typer.Option(
+            "--feature",
+            metavar="KEY=NAME",
+            help="Only this array of a zarr, and its feature; another name for a feature of LeRobot's.",
+        ),
     ] = None,
     success: Annotated[
         bool, typer.Option("--success", help="Every episode of a zarr succeeds; else outcomes are unknown.")
@@ -83,6 +87,9 @@ def import_(
         int | None,
         typer.Option("--image-size", min=1, help="Height and width to resize its images to, in pixels."),
     ] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Drop LeRobot episodes whose video lacks frames; else refuse.")
+    ] = False,
 ) -> None:
     """Import demonstrations into a [bold]stream[/bold] of a [bold]replay[/bold], whole or not at all.
 
@@ -103,17 +110,21 @@ def import_(
     kind, acted = kind_of(path), Source[source.upper()]
     require_applicable(context, kind, path)
     if kind == "lerobot":
-        from flowrl.cli import import_lerobot  # pyright: ignore[reportAttributeAccessIssue]
+        from flowrl.cli import import_lerobot
 
         import_lerobot.run(
             path,
             to,
             stream=stream,
-            limit=limit,
-            replace=replace,
-            allow_duplicate=allow_duplicate,
             cameras=cameras,
             image_size=image_size,
+            rename=features or (),
+            actions=actions,
+            source=source,
+            limit=limit,
+            salvage=salvage,
+            replace=replace,
+            allow_duplicate=allow_duplicate,
         )
         return
     for_environment = parse_settings(settings or [])

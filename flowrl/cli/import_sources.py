@@ -26,17 +26,18 @@ _WORDS: Mapping[SourceKind, str] = {
 _APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "env": ("hdf5", "buffer"),
     "settings": ("hdf5", "buffer"),
-    "actions": ("hdf5", "buffer"),
+    "actions": ("hdf5", "buffer", "lerobot"),
     "until_success": ("hdf5",),
     "observations": ("hdf5",),
-    "source": ("hdf5", "buffer"),
+    "source": ("hdf5", "buffer", "lerobot"),
     "filter_key": ("hdf5",),
     "allow_mismatch": ("hdf5",),
     "control_hz": ("buffer",),
-    "features": ("buffer",),
+    "features": ("buffer", "lerobot"),
     "success": ("buffer",),
     "cameras": ("buffer", "lerobot"),
     "image_size": ("buffer", "lerobot"),
+    "salvage": ("lerobot",),
 }
 """The parameters of the command that not every kind of source has."""
 _BUFFER_SIGNS = ("data", "meta", ".zgroup", "replay_buffer.zarr")
