@@ -33,8 +33,8 @@ def run(
 ) -> None:
     """Import a LeRobotDataset directory with progress, and print the report.
 
-    ``image_size`` is height and width, or both in one number; ``rename`` are ``KEY=NAME``; the stream is named after the directory by
-    default. Raises what `flowrl.replay.importers.lerobot.import_lerobot` raises, and Interrupted.
+    ``image_size`` is height and width, or both in one number; ``rename`` are ``KEY=NAME``. The stream is named
+    after the directory by default. Raises what `import_lerobot` raises, and Interrupted.
     """
     from rich.console import Console
 
