@@ -20,9 +20,9 @@ import numpy as np
 
 from flowrl.errors import DataError, MissingExtra, ReplayError, UsageError
 from flowrl.replay.extras import data_module
+from flowrl.replay.importers.episodes import DemonstrationDone
 from flowrl.replay.importers.lerobot_features import DONE, FLOWRL_DTYPES, REWARD, SUCCESS, TRUNCATED
 from flowrl.replay.importers.lerobot_files import SIDECAR
-from flowrl.replay.importers.episodes import DemonstrationDone
 from flowrl.replay.importers.report import Dropped
 from flowrl.replay.lock import LOCK_FILE, WriterLock
 from flowrl.replay.reader import Episode, ReplayReader
