@@ -132,7 +132,7 @@ def _action_column(named: Mapping[str, Column], where: str) -> Column:
         )
         raise DataError(
             f"{where} has {what}, expected a vector of numbers; it has {', '.join(named)}. Rename the feature that "
-            "holds the actions: --rename NAME=action"
+            "holds the actions: --feature NAME=action"
         )
     return action
 
@@ -154,7 +154,7 @@ def _cameras(named: Mapping[str, Column], choice: Choice, where: str) -> dict[st
     foreign = [name for name in found if not name.startswith(CAMERAS)]
     if foreign:
         raise DataError(
-            f"{where}: the camera {foreign[0]!r} needs a name that begins with {CAMERAS!r}; rename it: --rename "
+            f"{where}: the camera {foreign[0]!r} needs a name that begins with {CAMERAS!r}; rename it: --feature "
             f"{foreign[0]}={CAMERAS}{foreign[0].rsplit('.', 1)[-1]}, or leave it out by --camera"
         )
     return found
