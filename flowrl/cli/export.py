@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flowrl.replay.exporters.lerobot import ExportReport
-    from flowrl.replay.importers.report import DemonstrationDone
+    from flowrl.replay.importers.episodes import DemonstrationDone
 
 
 def register(app: typer.Typer) -> None:
