@@ -55,6 +55,9 @@ class ReachEnv:
     def close(self) -> None:
         pass
 
+    def full_state(self) -> dict[str, NDArray[Any]]:
+        return self._observe()
+
     def _observe(self) -> dict[str, NDArray[Any]]:
         if self._poison_after is not None and self._total >= self._poison_after:
             return {"observation.state": np.full(2, np.nan, np.float32)}

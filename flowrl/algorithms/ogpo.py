@@ -201,7 +201,7 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
         config, path = self.config, chains.path
         context = self.policy.encode(chains.observation).interleave(config.group)
         with torch.no_grad():
-            values = self.critic.target(context.features, path.end)
+            values = self.critic.target(context.features, self.policy.clip(path.end))
         advantage = advantages(values.unflatten(1, (-1, config.group)), config.advantage)
         scored = rescore(self.policy.velocity, context, path.states, config.noise_scale, self.policy.clip)
         terms = (self.policy.flow_steps + 1) * self.policy.flat_size

@@ -139,7 +139,8 @@ def in_clip(gap: Tensor, clip: float) -> Tensor:
 def value_through_action(value: Value, action: Tensor) -> Tensor:
     """``value(action)`` (B,) whose gradient reaches ``action`` (B, D) and no parameter of ``value``."""
     point = action.detach().requires_grad_(True)
-    values = value(point)
+    # A view for the same reason as in `flowrl.critics.ensemble.action_gradient`.
+    values = value(point.view_as(point))
     (gradient,) = torch.autograd.grad(values.sum(), point)
     return values.detach() + (gradient * (action - action.detach())).sum(dim=1)
 

@@ -146,7 +146,8 @@ def action_gradient(critic: CriticEnsemble, features: Tensor, action: Tensor) ->
     parameters receive no gradient.
     """
     point = action.detach().requires_grad_(True)
-    values = critic(features.detach(), point)
+    # A view, because torch's counters hook a module's inputs and cannot hook a leaf inside autograd.grad.
+    values = critic(features.detach(), point.view_as(point))
     (gradient,) = torch.autograd.grad(values.mean(dim=0).sum(), point)
     return gradient, values.detach()
 

@@ -23,11 +23,18 @@ class EpisodeSubset(ReplayReader):
     """Some whole episodes of a reader, copied, with a reward of one's own: what samplers take as a reader.
 
     ``episodes`` are their numbers in the reader, ``reward`` (N,) replaces the reader's column. Rows and
-    episodes are numbered anew, in the order given. It never grows.
+    episodes are numbered anew, in the order given. It never grows. Raises UsageError for a replay with
+    cameras, whose frames it does not copy.
     """
 
     def __init__(self, reader: ReplayReader, episodes: Ints, reward: Floats) -> None:
+        if reader.spec.cameras:
+            raise UsageError(
+                f"replay {str(reader.path)!r} has cameras, and policies that see cannot be ranked from logged data "
+                "yet; measure them with: flowrl evaluate"
+            )
         self.path = reader.path
+        self._image_bytes = 0
         self._reset()
         self._spec = reader.spec
         self._kinds = reader.streams
@@ -45,6 +52,7 @@ class EpisodeSubset(ReplayReader):
         self._integers.append(reader.integers[rows])
         self._final.append(reader.final[episodes])
         self._stream_index.append(reader.stream_of_episode[episodes])
+        self._tasks = [reader.tasks[episode] for episode in episodes.tolist()]
 
     @property
     def streams(self) -> dict[str, Kind]:

@@ -20,6 +20,7 @@ class Line:
     """A point on a line; an episode has ``length`` steps and keeps the actions it was given."""
 
     name = "line"
+    instruction = "go to the end"
 
     def __init__(self, interface: Spec, length: int, drift: float = 0.0) -> None:
         self.interface, self.max_steps, self._drift = interface, length, drift
