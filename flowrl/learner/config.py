@@ -17,7 +17,9 @@ from flowrl.algorithms.qam import QAMConfig, TRQAMConfig
 from flowrl.algorithms.qf3 import QF3Config
 from flowrl.algorithms.sqam import SQAMConfig
 from flowrl.config import BY_KIND, configclass
+from flowrl.policies.interface import Trainable
 from flowrl.policies.pretrain import PretrainConfig
+from flowrl.policies.vision import Backbone
 
 Setting = str | int | float | bool | None
 
@@ -110,7 +112,7 @@ class FlowImageTransformerConfig:
     """Tokens that are kept of each camera's frame."""
     vision_depth: int = 2
     """Blocks over a camera's patches."""
-    backbone: Literal["patches", "resnet18"] = "patches"
+    backbone: Backbone = "patches"
     """patches: two convolutions and the blocks, small. resnet18: torchvision's, from random weights."""
     shift: int = 4
     """Random shifts of the frames while cloning, in pixels; 0 for none."""
@@ -269,7 +271,7 @@ class RunConfig:
     """Action chunks of a new policy; a given policy keeps its own."""
     policy: PolicyConfig = FlowMLPConfig()
     """The network of a new policy; a given policy keeps its own."""
-    trainable: Literal["all", "expert", "head"] = "expert"
+    trainable: Trainable = "expert"
     """What fine-tuning changes: all, everything behind the encoder of images, or the last layers. Cloning
     always trains everything."""
     pretrain: PretrainConfig = PretrainConfig()

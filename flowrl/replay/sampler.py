@@ -241,29 +241,29 @@ class ChunkSampler:
         after = links[:, 0]
         # Negative numbers count final observations; clipping lets one gather serve all other rows.
         following = state.take(after, axis=0, mode="clip")
-        episode = self._episode.view.take(rows)
+        # Both ends of a chunk lie in one episode, so they share its instruction.
+        tasks = tuple(map(self.reader.tasks.__getitem__, self._episode.view.take(rows).tolist()))
         ends = (after < 0).nonzero()[0]
         if len(ends):
             following[ends] = self.reader.final.take(-after[ends] - 1, axis=0)
         returns = torch.from_numpy(self._returns.view.take(rows, axis=0))
         rewards, mask, valid, success = returns.split_with_sizes([chunk, chunk, chunk, 1], 1)
         return ChunkBatch(
-            observation=self._observation(state.take(rows, axis=0), rows, episode),
+            observation=self._observation(state.take(rows, axis=0), rows, tasks),
             action=torch.from_numpy(self._windows[links[:, 1]].reshape(len(rows), chunk, -1)),
             rewards=rewards,
             mask=mask,
             valid=valid,
-            next_observation=self._observation(following, after, episode),
+            next_observation=self._observation(following, after, tasks),
             row=torch.from_numpy(rows),
             success=success.squeeze(1),
             source=torch.from_numpy(links[:, 2]),
         )
 
-    def _observation(self, state: Floats, rows: Ints, episode: Ints) -> Observation:
-        """Observations at rows, -(e + 1) for a final one; ``episode`` (B,) says whose instruction holds."""
+    def _observation(self, state: Floats, rows: Ints, tasks: tuple[str, ...]) -> Observation:
+        """Observations at rows, -(e + 1) for the final one of episode e."""
         frames = self.reader.frames
         images = {camera.name: frames.pixels(camera.name, rows) for camera in frames.features}
-        tasks = tuple(map(self.reader.tasks.__getitem__, episode.tolist()))
         return Observation(torch.from_numpy(state), images, tasks)
 
     def _sequences(self, rows: Ints, chunks: int) -> ChunkBatch:

@@ -326,8 +326,9 @@ class StreamWriter:
         self._checks = StepChecks(self._spec, header.kind)
         self._arrays = StreamArrays()
         names = ("steps/float", "steps/int", "episodes/final", "episodes/table")
+        layouts = storage.layouts(self._spec)
         self._floats, self._ints, self._finals, self._table = self._tails = [
-            Tail(name, storage.layouts(self._spec)[name]) for name in names
+            Tail(name, layouts[name]) for name in names
         ]
         self._frames = FrameTails(self._spec, self._codec)
         self._closed = False
