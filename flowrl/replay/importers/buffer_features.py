@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from flowrl.errors import DataError, SpecMismatch, UsageError
-from flowrl.replay.importers.images import PREFIX
 from flowrl.replay.importers.replay_buffer import ArrayInfo, ReplayBuffer, shapes
 from flowrl.replay.importers.report import Dropped
 from flowrl.replay.importers.target import Target
 from flowrl.replay.schema import Floats
-from flowrl.spec import ActionSpec, Feature, Spec
+from flowrl.spec import IMAGES, ActionSpec, Feature, Spec
 
 MARGIN = 0.05
 """By how much of its range an action dimension's bounds exceed the data, at each side."""
@@ -66,7 +65,7 @@ def made_spec(
     rows = {key: buffer.info[key].row for key in chosen}
     sizes = {key: row[:2] if image_size is None else (image_size, image_size) for key, row in rows.items()}
     features = tuple(
-        Feature(name, (3, *sizes[key]), "uint8") if name.startswith(PREFIX) else Feature(name, rows[key])
+        Feature(name, (3, *sizes[key]), "uint8") if name.startswith(IMAGES) else Feature(name, rows[key])
         for key, name in chosen.items()
     )
     if all(feature.is_image for feature in features):
@@ -124,28 +123,28 @@ def _unsuited(each: ArrayInfo) -> str:
 
 def _default_name(each: ArrayInfo, keys: Mapping[str, object]) -> str:
     if each.kind == "images":
-        return PREFIX + each.key
+        return IMAGES + each.key
     return f"observation.{'state' if each.key == 'obs' and 'state' not in keys else each.key}"
 
 
 def _require_name(each: ArrayInfo, name: str) -> None:
     """Raise UsageError when an array cannot become a feature of this name."""
-    expected = PREFIX if each.kind == "images" else "observation."
+    expected = IMAGES if each.kind == "images" else "observation."
     fits = name.startswith(expected) and name != expected
-    if each.kind is None or not fits or (each.kind == "state" and name.startswith(PREFIX)):
+    if each.kind is None or not fits or (each.kind == "state" and name.startswith(IMAGES)):
         raise UsageError(
             f"data/{each.key}, {each.dtype} of shape {each.shape}, cannot be the feature {name!r}. RGB images "
-            f"(steps, height, width, 3), uint8 or floating-point, become {PREFIX}<camera>; low-dimensional "
+            f"(steps, height, width, 3), uint8 or floating-point, become {IMAGES}<camera>; low-dimensional "
             "numbers become observation.<name>"
         )
 
 
 def _is_kept(name: str, cameras: Sequence[str]) -> bool:
-    return not name.startswith(PREFIX) or name.removeprefix(PREFIX) in cameras
+    return not name.startswith(IMAGES) or name.removeprefix(IMAGES) in cameras
 
 
 def _require_cameras(buffer: ReplayBuffer, chosen: Chosen, cameras: Sequence[str]) -> None:
-    lacking = [camera for camera in cameras if PREFIX + camera not in chosen.values()]
+    lacking = [camera for camera in cameras if IMAGES + camera not in chosen.values()]
     if lacking:
         images = [key for key, each in buffer.info.items() if each.kind == "images"]
         raise UsageError(

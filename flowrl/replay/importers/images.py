@@ -13,9 +13,6 @@ from flowrl.errors import DataError
 from flowrl.replay.frames import FrameCodec, Pixels
 from flowrl.spec import Feature
 
-PREFIX = "observation.images."
-"""What the name of every camera feature begins with."""
-
 # Of arrays that are not stored in chunks of rows.
 _BLOCK = 32
 

@@ -11,9 +11,8 @@ from flowrl.errors import DataError, UsageError
 from flowrl.replay.importers.actions import require_finite
 from flowrl.replay.importers.lerobot_files import BOOKKEEPING, SIDECAR, STATS, Column, LeRobotFiles
 from flowrl.replay.importers.report import Dropped
-from flowrl.spec import ActionSpec, Feature, Spec, require_match
+from flowrl.spec import IMAGES, ActionSpec, Feature, Spec, require_match
 
-CAMERAS = "observation.images."
 REWARD, SUCCESS, DONE, TRUNCATED = "next.reward", "next.success", "next.done", "next.truncated"
 """LeRobot's words for what follows an action."""
 
@@ -144,18 +143,18 @@ def _cameras(named: Mapping[str, Column], choice: Choice, where: str) -> dict[st
     if wanted is None and choice.target is not None:
         wanted = [each.name for each in choice.target.observation if each.is_image and each.name in found]
     if wanted is not None:
-        full = [name if name in found else f"{CAMERAS}{name}" for name in wanted]
+        full = [name if name in found else f"{IMAGES}{name}" for name in wanted]
         unknown = [short for short, name in zip(wanted, full, strict=True) if name not in found]
         if unknown:
             raise UsageError(
                 f"{where} has no camera {', '.join(unknown)}; it has {', '.join(found) or 'none'}"
             )
         found = {name: column for name, column in found.items() if name in full}
-    foreign = [name for name in found if not name.startswith(CAMERAS)]
+    foreign = [name for name in found if not name.startswith(IMAGES)]
     if foreign:
         raise DataError(
-            f"{where}: the camera {foreign[0]!r} needs a name that begins with {CAMERAS!r}; rename it: --feature "
-            f"{foreign[0]}={CAMERAS}{foreign[0].rsplit('.', 1)[-1]}, or leave it out by --camera"
+            f"{where}: the camera {foreign[0]!r} needs a name that begins with {IMAGES!r}; rename it: --feature "
+            f"{foreign[0]}={IMAGES}{foreign[0].rsplit('.', 1)[-1]}, or leave it out by --camera"
         )
     return found
 

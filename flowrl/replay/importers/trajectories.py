@@ -19,10 +19,10 @@ from flowrl.replay.frames import FrameCodec, encoded_frames
 from flowrl.replay.importers.actions import require_finite
 from flowrl.replay.importers.demonstrations import Demonstration, DemonstrationFile
 from flowrl.replay.importers.episodes import Trajectory
-from flowrl.replay.importers.images import PREFIX, EncodedFrames, StoredImages, encoded_rows, resize_note
+from flowrl.replay.importers.images import EncodedFrames, StoredImages, encoded_rows, resize_note
 from flowrl.replay.importers.target import StateReplayer, Target
 from flowrl.replay.schema import Array, Floats
-from flowrl.spec import Feature, Spec
+from flowrl.spec import IMAGES, Feature, Spec
 
 ObservationSource = Literal["auto", "states", "file"]
 
@@ -176,7 +176,7 @@ def camera_notes(file: DemonstrationFile, names: Sequence[str], spec: Spec) -> l
 
 def _camera_key(camera: Feature) -> str:
     """robosuite's and robomimic's name of a camera's images."""
-    return f"{camera.name.removeprefix(PREFIX)}_image"
+    return f"{camera.name.removeprefix(IMAGES)}_image"
 
 
 def _missing_cameras(cameras: Sequence[Feature], images: Mapping[str, StoredImages]) -> list[str]:
