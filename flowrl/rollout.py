@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flowrl.acting import Actor
 from flowrl.environment import Environment
-from flowrl.policies.observation import stack
+from flowrl.policies.observation import History
 from flowrl.replay.schema import NO_INTERVENTION, NO_VERSION, Outcome, OutcomeBy, Source, Step
 from flowrl.replay.writer import StreamWriter
 from flowrl.seeds import policy_noise
@@ -77,14 +77,17 @@ def rollout(
     generator = torch.Generator().manual_seed(policy_noise(seed))
     observation, _ = env.reset(seed=seed)
     recorder = _Recorder(writer, env, seed)
+    history = History(env.interface, actors.current()[0].policy.chunk.past)
+    history.add(observation)
     length, success, failed, ended = 0, False, False, False
     while not ended and not stop():
         actor, version = actors.current()
-        chunk = actor.act(stack(env.interface, [observation], [env.instruction]), generator)[0].cpu().numpy()
+        chunk = actor.act(history.observed(env.instruction), generator)[0].cpu().numpy()
         for proposed in chunk[: actor.policy.chunk.executed]:
             before = observation
             taken = None if supervisor is None else supervisor.act(observation, length)
             observation, reward, terminated, truncated, info = env.step(proposed if taken is None else taken)
+            history.add(observation)
             success, ended = bool(info["success"]), terminated or truncated
             failed = terminated and not success
             recorder.step(before, proposed, taken, float(reward), terminated, truncated, version)

@@ -98,12 +98,26 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class Chunking:
-    """A policy proposes ``length`` actions (H) and executes the first ``executed`` of them open loop."""
+    """A policy proposes ``length`` actions (H) and executes the first ``executed`` of them open loop.
+
+    A policy may see ``past`` earlier observations beside the present one, and generate the actions of those
+    steps again as well as ``ahead`` actions beyond H: its horizon is ``past + length + ahead``. Only the H
+    actions from the present step on are proposed.
+    """
 
     length: int
     executed: int
+    past: int = 0
+    ahead: int = 0
+
+    @property
+    def horizon(self) -> int:
+        """Steps that the policy generates."""
+        return self.past + self.length + self.ahead
 
     def __post_init__(self) -> None:
+        if self.past < 0 or self.ahead < 0:
+            raise DataError(f"chunk: past {self.past} and ahead {self.ahead} must not be negative")
         if not 1 <= self.executed <= self.length:
             raise DataError(f"chunk: executed {self.executed} must lie in 1..{self.length}")
 
@@ -184,7 +198,7 @@ class Spec:
                     data["action"]["unit"],
                 ),
                 control_hz=data["control_hz"],
-                chunk=None if chunk is None else Chunking(chunk["length"], chunk["executed"]),
+                chunk=None if chunk is None else Chunking(**chunk),
                 settings=dict(data["settings"]),
                 normalisation=None if normalisation is None else Normalisation.from_json(normalisation),
             )

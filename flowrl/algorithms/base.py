@@ -246,7 +246,9 @@ def flow_diagnostics(policy: FlowPolicy, base: FlowPolicy, observation: Observat
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(len(context), policy.flat_size, generator=generator).to(policy.device)
     endpoint, bend = flow_curvature(policy.velocity, context, noise, policy.flow_steps)
-    saturated = (endpoint.abs() > 1).float().mean(dim=0).view(policy.chunk.length, -1)
+    # As critics see it: only what is executed, in units of the bounds.
+    saturated = (policy.action_view.unclipped(endpoint).abs() > 1).float().mean(dim=0)
+    saturated = saturated.view(policy.chunk.length, -1)
     return {
         "actor/endpoint_shift": float(
             (endpoint - base.sample(context.base or context, noise)).norm(dim=1).mean()

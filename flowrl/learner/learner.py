@@ -221,6 +221,8 @@ def sampler_config(config: RunConfig, policy: FlowPolicy) -> SamplerConfig:
     return SamplerConfig(
         batch_size=sampling.batch_size,
         chunk=policy.chunk.length,
+        past=policy.chunk.past,
+        ahead=policy.chunk.ahead,
         discount=config.algorithm.discount,
         end_rule=sampling.end_rule,
         reward_scale=sampling.reward_scale,

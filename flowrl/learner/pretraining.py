@@ -49,7 +49,11 @@ def clone(
     reader = ReplayReader(replay, streams)
     policy = new_policy(config, reader, config.pretrain.seed)
     sampling = SamplerConfig(
-        batch_size=config.pretrain.batch_size, chunk=config.chunk.length, end_rule=config.sampling.end_rule
+        batch_size=config.pretrain.batch_size,
+        chunk=policy.chunk.length,
+        past=policy.chunk.past,
+        ahead=policy.chunk.ahead,
+        end_rule=config.sampling.end_rule,
     )
     metrics = pretrain(
         policy, ChunkSampler(reader, sampling, config.pretrain.seed), config.pretrain, progress

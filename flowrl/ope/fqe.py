@@ -108,6 +108,8 @@ class FQE:
         self.sampling = SamplerConfig(
             batch_size=config.batch_size,
             chunk=actor.policy.chunk.length,
+            past=actor.policy.chunk.past,
+            ahead=actor.policy.chunk.ahead,
             discount=data.discount,
             end_rule="padded",
             reward_scale=self.scale,

@@ -59,10 +59,22 @@ class ActionView(nn.Module):
 
     def forward(self, action: Tensor) -> Tensor:
         """Flat chunks (B, D) to what critics see, (B, E) in [-1, 1]."""
+        return self.unclipped(action).clamp(-1, 1)
+
+    def unclipped(self, action: Tensor) -> Tensor:
+        """As `forward`, with actions beyond the bounds beyond -1 and 1: (B, E)."""
         seen = action if self.columns is None else action.index_select(-1, self.columns)
         if self.centre is not None and self.half_range is not None:
             seen = (seen - self.centre) / self.half_range
-        return seen.clamp(-1, 1)
+        return seen
+
+    def restore(self, seen: Tensor, flat_size: int) -> Tensor:
+        """Flat chunks (B, D) that critics see as ``seen`` (B, E); 0 in the columns that they do not see."""
+        if self.centre is not None and self.half_range is not None:
+            seen = seen * self.half_range + self.centre
+        if self.columns is None:
+            return seen
+        return seen.new_zeros(len(seen), flat_size).index_copy(-1, self.columns, seen)
 
     def size(self, flat_size: int) -> int:
         """E, for flat chunks of D values."""

@@ -104,16 +104,10 @@ class DiffusionMLP(FlowPolicy):
     def imitation_loss(
         self, context: Context, action: Tensor, noise: Tensor, t: Tensor, weight: Tensor | None = None
     ) -> Tensor:
-        """The denoising loss (arXiv 2006.11239): squared error of the network's own prediction.
-
-        ``t`` (B, 1), uniform on [0, 1], picks one of the T levels uniformly, 1 the cleanest. The
-        velocity loss would weight an epsilon error by 1/t^2 and a sample error by 1/(1-t)^2, so
-        that the ends of the path drown the rest. Shapes as in `FlowPolicy.imitation_loss`.
-        """
-        level = ((1 - t) * self.train_steps).long().clamp(max=self.train_steps - 1)
-        y, target = self.path.corrupt(action, noise, level)
-        per_row = (self.denoise(context, y, level) - target).square().mean(dim=1)
-        return (per_row if weight is None else per_row * weight).mean()
+        """The denoising loss, see `flowrl.policies.paths.DiffusionPath.imitation_loss`."""
+        return self.path.imitation_loss(
+            lambda y, level: self.denoise(context, y, level), action, noise, t, weight
+        )
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments beyond the spec, as JSON values."""

@@ -29,15 +29,25 @@ class GaussianPolicy(WrappedPolicy):
     def __init__(self, spec: Spec, base: Mapping[str, Any], *, width: int = 256, depth: int = 3) -> None:
         super().__init__(spec, base)
         self._config: dict[str, Any] = {"width": width, "depth": depth}
-        self.gaussian = TanhGaussian(self.feature_size, self.flat_size, width=width, depth=depth)
+        self.gaussian = TanhGaussian(self.feature_size, self.noise_size, width=width, depth=depth)
+
+    @property
+    def noise_size(self) -> int:
+        """E, what of a chunk is executed."""
+        return self.action_view.size(self.flat_size)
 
     def sample(self, context: Context, noise: Tensor) -> Tensor:
-        """One action per row from noise (B, D), inside (-1, 1): (B, D)."""
-        return self.gaussian(context.features, noise)[0]
+        """One action per row from noise (B, E), inside the bounds: (B, D)."""
+        return self.draw(context.features, noise)[0]
+
+    def draw(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (B, D) from features (B, F) and noise (B, E), and their log-density (B,) in units of bounds."""
+        seen, log_density = self.gaussian(features, noise)
+        return self.action_view.to(seen.device).restore(seen, self.flat_size), log_density
 
     def log_prob(self, context: Context, action: Tensor) -> Tensor:
-        """Log-density (B,) of flat normalised chunks (B, D); those at the bounds are taken just inside."""
-        return self.gaussian.log_prob(context.features, action)
+        """Log-density (B,) of flat chunks (B, D), in units of bounds; those at the bounds are taken just inside."""
+        return self.gaussian.log_prob(context.features, self.action_view.to(action.device)(action))
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments beyond the spec, as JSON values."""

@@ -11,7 +11,7 @@ docs/notation.md: B batch, S state, H chunk length, A action dimensions, K flow 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
@@ -25,6 +25,8 @@ from flowrl.policies.action_view import ActionView
 from flowrl.policies.observation import Observation
 from flowrl.policies.samplers import euler_ode, flow_matching_loss
 from flowrl.spec import Chunking, Spec
+
+WEIGHTS_FILE = "weights.safetensors"
 
 type Cache = Tensor | tuple["Cache", ...] | None
 """What a `Context` keeps beside its features."""
@@ -99,6 +101,8 @@ class ChunkPolicy(nn.Module, ABC):
 
     kind: str
     """Name under which `flowrl.policies.io` stores and finds the class."""
+    weights_file: str = WEIGHTS_FILE
+    """Name of the file that holds the weights."""
     sample_name: str = "sample"
     """What one sample is called where acting rules are put in words."""
     candidates_per_noise: int = 1
@@ -128,6 +132,18 @@ class ChunkPolicy(nn.Module, ABC):
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Constructor arguments beyond the spec, as JSON values."""
+
+    def stored_tensors(self) -> dict[str, Tensor]:
+        """What the file of weights holds, by name."""
+        return self.state_dict()
+
+    def load_stored(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the tensors of a file, which are those of `stored_tensors` by name and shape."""
+        self.load_state_dict(tensors)
+
+    def companions(self) -> dict[str, bytes]:
+        """Files that stand beside the weights for others who read the directory, by name."""
+        return {}
 
     def candidates(self, context: Context, noise: Tensor) -> Tensor:
         """The actions among which a critic may choose, C per row in place: (B * C, D)."""

@@ -1,5 +1,8 @@
 """A policy on disk: a directory with ``policy.json`` and ``weights.safetensors``.
 
+A policy of LeRobot's has its weights in ``model.safetensors`` and LeRobot's own files beside them, so that
+LeRobot reads the same directory.
+
 ``policy.json`` holds the format version, the kind, the constructor's settings, the spec with its
 normalisation, the lineage and the SHA-256 of the weights. It is all that running a policy needs.
 The directory is written aside, flushed and renamed, so a reader sees a whole policy or none.
@@ -25,12 +28,12 @@ from torch import Tensor
 
 from flowrl.checkpoint.disk import Disk
 from flowrl.errors import CheckpointError, ConfigError, DataError, UsageError
+from flowrl.policies.interface import WEIGHTS_FILE as WEIGHTS_FILE
 from flowrl.policies.interface import ChunkPolicy, FlowPolicy
 from flowrl.spec import Spec
 
 FORMAT_VERSION = 1
 POLICY_FILE = "policy.json"
-WEIGHTS_FILE = "weights.safetensors"
 
 KINDS: dict[str, str] = {
     "deterministic_mlp": "flowrl.policies.deterministic:DeterministicMLP",
@@ -40,6 +43,7 @@ KINDS: dict[str, str] = {
     "flow_mlp": "flowrl.policies.mlp:FlowMLP",
     "flow_transformer": "flowrl.policies.transformer:FlowTransformer",
     "gaussian": "flowrl.policies.gaussian:GaussianPolicy",
+    "lerobot_diffusion": "flowrl.policies.lerobot.diffusion:LeRobotDiffusion",
     "one_step": "flowrl.policies.one_step:OneStepPolicy",
     "steered": "flowrl.policies.steered:SteeredPolicy",
 }
@@ -52,15 +56,20 @@ def create_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = No
     Raises ConfigError for an unknown kind or setting (with the nearest valid one), DataError for a
     spec without chunking or normalisation.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"unknown policy kind {kind!r}; {_nearest(kind, KINDS)}")
-    module, _, name = KINDS[kind].partition(":")
-    cls = cast(type[ChunkPolicy], getattr(importlib.import_module(module), name))
+    cls = policy_class(kind)
     known = [name for name in inspect.signature(cls).parameters if name != "spec"]
     for key in settings or {}:
         if key not in known:
             raise ConfigError(f"policy {kind!r} has no setting {key!r}; {_nearest(key, known)}")
     return cls(spec, **(settings or {}))
+
+
+def policy_class(kind: str) -> type[ChunkPolicy]:
+    """The class of a kind. Raises ConfigError for an unknown one, with the nearest that exists."""
+    if kind not in KINDS:
+        raise ConfigError(f"unknown policy kind {kind!r}; {_nearest(kind, KINDS)}")
+    module, _, name = KINDS[kind].partition(":")
+    return cast(type[ChunkPolicy], getattr(importlib.import_module(module), name))
 
 
 def create_flow_policy(kind: str, spec: Spec, settings: Mapping[str, Any] | None = None) -> FlowPolicy:
@@ -87,15 +96,15 @@ def save_policy(
         raise CheckpointError(
             f"{target} exists and is no policy (it has no {POLICY_FILE}); choose another directory"
         )
-    weights = {name: value.detach().cpu().contiguous() for name, value in policy.state_dict().items()}
-    data = safetensors.torch.save(weights)
+    weights = {name: value.detach().cpu().contiguous() for name, value in policy.stored_tensors().items()}
+    files = {policy.weights_file: safetensors.torch.save(weights)} | policy.companions()
     description = {
         "format": FORMAT_VERSION,
         "kind": policy.kind,
         "config": policy.config(),
         "spec": policy.spec.to_json(),
         "lineage": dict(lineage or {}),
-        "sha256": {WEIGHTS_FILE: hashlib.sha256(data).hexdigest()},
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
     text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +112,8 @@ def save_policy(
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:
-        disk.write(aside / WEIGHTS_FILE, data)
+        for name, data in files.items():
+            disk.write(aside / name, data)
         disk.write(aside / POLICY_FILE, text.encode())
         disk.sync(aside)
         _swap(aside, target, disk)
@@ -124,9 +134,10 @@ def load_policy(directory: str | Path, device: torch.device | str = "cpu") -> Ch
     place = Path(directory)
     description = read_description(place)
     policy = _build(place / POLICY_FILE, description)
-    weights = _read_weights(place / WEIGHTS_FILE, description["sha256"].get(WEIGHTS_FILE))
-    _require_same_tensors(place / WEIGHTS_FILE, weights, policy.state_dict())
-    policy.load_state_dict(weights)
+    file = policy.weights_file
+    weights = _read_weights(place / file, description["sha256"].get(file))
+    _require_same_tensors(place / file, weights, policy.stored_tensors())
+    policy.load_stored(weights)
     return policy.to(device).eval()
 
 
@@ -149,7 +160,7 @@ def read_description(directory: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror}); expected a policy directory with "
-            f"{POLICY_FILE} and {WEIGHTS_FILE}"
+            f"{POLICY_FILE} and its weights"
         ) from error
     except ValueError as error:
         raise CheckpointError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,12 +22,15 @@ class Observation:
 
     ``state`` (B, S) is every non-image feature, flattened and concatenated in spec order;
     ``images`` maps ``observation.images.<camera>`` to (B, 3, height, width) uint8, RGB; ``tasks`` holds the
-    instruction of each row, or is empty where nobody gave one.
+    instruction of each row, or is empty where nobody gave one. ``past`` holds the observations of the steps
+    before, oldest first, for policies that look back (`flowrl.spec.Chunking`); before an episode's first step
+    stands a copy of its first observation.
     """
 
     state: Tensor
     images: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     tasks: tuple[str, ...] = ()
+    past: tuple[Observation, ...] = ()
 
     def __len__(self) -> int:
         return len(self.state)
@@ -34,13 +38,34 @@ class Observation:
     def to(self, device: torch.device | str) -> Observation:
         """The same observation on another device."""
         images = {name: image.to(device) for name, image in self.images.items()}
-        return replace(self, state=self.state.to(device), images=images)
+        past = tuple(before.to(device) for before in self.past)
+        return replace(self, state=self.state.to(device), images=images, past=past)
 
     def rows(self, chosen: Tensor) -> Observation:
         """Some rows (N,), in that order."""
         images = {name: image[chosen] for name, image in self.images.items()}
         tasks = tuple(self.tasks[row] for row in chosen.tolist()) if self.tasks else ()
-        return Observation(self.state[chosen], images, tasks)
+        past = tuple(before.rows(chosen) for before in self.past)
+        return Observation(self.state[chosen], images, tasks, past)
+
+
+class History:
+    """The latest observations of one running episode, for a policy that looks ``past`` steps back."""
+
+    def __init__(self, spec: Spec, past: int) -> None:
+        self._spec, self._past = spec, past
+        self._kept = deque[Mapping[str, NDArray[Any]]](maxlen=past + 1)
+
+    def add(self, observation: Mapping[str, NDArray[Any]]) -> None:
+        """The observation of the present step."""
+        self._kept.append(observation)
+
+    def observed(self, task: str) -> Observation:
+        """What the policy sees now, one row. Raises DataError as `stack` does."""
+        *before, now = (stack(self._spec, [each]) for each in self._kept)
+        missing = self._past - len(before)
+        past = (*[(before or [now])[0]] * missing, *before)
+        return replace(now, tasks=(task,), past=past)
 
 
 def flat_state(spec: Spec, observation: Mapping[str, NDArray[Any] | bytes]) -> NDArray[np.float32]:

@@ -70,10 +70,10 @@ class DiffusionPath(nn.Module):
     Args:
         alpha_bar: (T,) alpha^2 per level, strictly decreasing.
         prediction: what the network predicts.
-        clip_prediction: clip a_hat to [-1, 1] and derive eps_hat again from it (``clip_sample`` with
-            ``use_clipped_model_output`` in diffusers, so that DDIM stays an Euler step). Epsilon
-            prediction needs it on schedules whose noisiest level holds almost no signal; a clipped
-            dimension passes no gradient.
+        clip_prediction: clip a_hat to ``clip_range``, [-1, 1] by default, and derive eps_hat again from
+            it (``clip_sample`` with ``use_clipped_model_output`` in diffusers, so that DDIM stays an
+            Euler step). Epsilon prediction needs it on schedules whose noisiest level holds almost no
+            signal; a clipped dimension passes no gradient.
 
     Raises:
         ConfigError: an unknown prediction, or levels that are not strictly decreasing in (0, 1).
@@ -81,8 +81,16 @@ class DiffusionPath(nn.Module):
 
     times: Tensor
     """Flow time of every level, noisiest first, increasing, (T,)."""
+    alpha_bar: Tensor
+    """alpha^2 of every level, cleanest first, (T,)."""
 
-    def __init__(self, alpha_bar: Tensor, prediction: PredictionKind, clip_prediction: bool = False) -> None:
+    def __init__(
+        self,
+        alpha_bar: Tensor,
+        prediction: PredictionKind,
+        clip_prediction: bool = False,
+        clip_range: float = 1.0,
+    ) -> None:
         super().__init__()
         if prediction not in get_args(PredictionKind):
             raise ConfigError(
@@ -96,8 +104,10 @@ class DiffusionPath(nn.Module):
                 f"cleanest level to the noisiest; choose other betas or fewer train_steps"
             )
         self.register_buffer("times", times, persistent=False)
+        self.register_buffer("alpha_bar", alpha_bar.float(), persistent=False)
         self.prediction = prediction
         self.clip_prediction = clip_prediction
+        self.clip_range = clip_range
 
     def level(self, t: Tensor) -> Tensor:
         """The network's level for flow times (B, 1), interpolated between levels, exact at each."""
@@ -114,7 +124,7 @@ class DiffusionPath(nn.Module):
         alpha, sigma = held / _norm(held), (1 - held) / _norm(held)
         action, noise = self._read(network(y, self.level(t)), y, alpha, sigma)
         if self.clip_prediction:
-            action = action.clamp(-1, 1)
+            action = self._clipped(action)
             noise = (y - alpha * action) / sigma
         return action, noise
 
@@ -130,6 +140,39 @@ class DiffusionPath(nn.Module):
         targets = {"epsilon": noise, "sample": action, "v_prediction": alpha * noise - sigma * action}
         return alpha * action + sigma * noise, targets[self.prediction]
 
+    def imitation_loss(
+        self, network: Network, action: Tensor, noise: Tensor, t: Tensor, weight: Tensor | None = None
+    ) -> Tensor:
+        """The denoising loss (arXiv 2006.11239): squared error of the network's own prediction.
+
+        ``t`` (B, 1), uniform on [0, 1], picks one of the T levels uniformly, 1 the cleanest. The
+        velocity loss would weight an epsilon error by 1/t^2 and a sample error by 1/(1-t)^2, so
+        that the ends of the path drown the rest. ``action`` and ``noise`` (B, D), ``weight`` (B,).
+        """
+        levels = len(self.times)
+        level = ((1 - t) * levels).long().clamp(max=levels - 1)
+        y, target = self.corrupt(action, noise, level)
+        per_row = (network(y, level) - target).square().mean(dim=1)
+        return (per_row if weight is None else per_row * weight).mean()
+
+    def ddim_sample(self, network: Network, noise: Tensor, steps: int) -> Tensor:
+        """DDIM as diffusers runs it (eta = 0, leading spacing, last step to alpha = 1), from noise (B, D).
+
+        A clipped a_hat is used beside the eps_hat of the unclipped one, as there by default. Where nothing is
+        clipped this is Euler on `ddim_times` from `ddim_start`.
+        """
+        levels = self._ddim_levels(steps)
+        y = noise
+        for level, following in zip(levels, [*levels[1:], None], strict=True):
+            bar = self.alpha_bar[level]
+            action, eps = self._read(
+                network(y, y.new_full((len(y), 1), level)), y, bar**0.5, (1 - bar) ** 0.5
+            )
+            action = self._clipped(action) if self.clip_prediction else action
+            after = bar.new_ones(()) if following is None else self.alpha_bar[following]
+            y = after**0.5 * action + (1 - after) ** 0.5 * eps
+        return y
+
     def ddim_times(self, steps: int, set_alpha_to_one: bool = True) -> list[float]:
         """The grid (steps + 1) on which Euler equals DDIM with ``steps`` steps and leading spacing.
 
@@ -139,16 +182,24 @@ class DiffusionPath(nn.Module):
         steps than levels.
         """
         times: list[float] = self.times.flip(0).tolist()
-        if not 1 <= steps <= len(times):
-            raise ConfigError(
-                f"DDIM with {steps} steps on {len(times)} levels: choose 1 to {len(times)} steps"
-            )
-        stride = len(times) // steps
-        return [*(times[i * stride] for i in reversed(range(steps))), 1.0 if set_alpha_to_one else times[0]]
+        return [
+            *(times[level] for level in self._ddim_levels(steps)),
+            1.0 if set_alpha_to_one else times[0],
+        ]
 
     def ddim_start(self, noise: Tensor, steps: int) -> Tensor:
         """Where Euler on `ddim_times` starts so that the network first sees ``noise`` (B, D) itself."""
         return noise * _norm(noise.new_tensor(self.ddim_times(steps)[0]))
+
+    def _ddim_levels(self, steps: int) -> list[int]:
+        """The levels DDIM uses, noisiest first."""
+        levels = len(self.times)
+        if not 1 <= steps <= levels:
+            raise ConfigError(f"DDIM with {steps} steps on {levels} levels: choose 1 to {levels} steps")
+        return [i * (levels // steps) for i in reversed(range(steps))]
+
+    def _clipped(self, action: Tensor) -> Tensor:
+        return action.clamp(-self.clip_range, self.clip_range)
 
     def _read(self, output: Tensor, y: Tensor, alpha: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         if self.prediction == "epsilon":

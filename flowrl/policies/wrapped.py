@@ -62,6 +62,19 @@ class WrappedPolicy(ChunkPolicy):
         """As the flow policy does."""
         return self.base.clip(flat)
 
+    def flat_action(self, raw: Tensor) -> Tensor:
+        """As the flow policy does."""
+        return self.base.flat_action(raw)
+
+    def raw_action(self, flat: Tensor) -> Tensor:
+        """As the flow policy does."""
+        return self.base.raw_action(flat)
+
+    @property
+    def flat_size(self) -> int:
+        """That of the flow policy."""
+        return self.base.flat_size
+
     @property
     def feature_size(self) -> int:
         """That of the flow policy."""

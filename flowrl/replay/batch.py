@@ -22,7 +22,8 @@ class ChunkBatch:
 
     Attributes:
         observation: at the start of the chunk, B rows.
-        action: executed actions (B, H, A).
+        action: executed actions (B, H, A); for a policy that looks back or beyond its chunk those around it,
+            too, (B, horizon, A).
         rewards, mask, valid: (B, H) float.
         next_observation: B rows.
         row: identity of the start row in the cache, (B,) int64.

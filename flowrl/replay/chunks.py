@@ -25,7 +25,8 @@ class ChunkRule:
     The reward used is ``reward_scale * (raw + reward_shift)``. ``strict``: a chunk that straddles the
     end before its last step has ``valid[:, -1] = 0``. ``padded``: a successful episode goes on after its
     end with its last action, reward 0 (after the transformation), mask 0 and valid 1, so that H starts
-    carry the end; every other episode keeps the strict rule.
+    carry the end; every other episode keeps the strict rule. Actions also reach ``past`` steps before the
+    chunk and ``ahead`` steps beyond it, the first and the last one repeated where the episode is over.
     """
 
     length: int
@@ -33,6 +34,13 @@ class ChunkRule:
     end_rule: EndRule
     reward_scale: float
     reward_shift: float
+    past: int = 0
+    ahead: int = 0
+
+    @property
+    def horizon(self) -> int:
+        """Steps of a row of actions."""
+        return self.past + self.length + self.ahead
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,8 @@ class Chunks:
 
     ``rewards``, ``mask``, ``valid`` (R, H); ``next`` (R,) is the row of the observation after the last
     valid step, or ``-(e + 1)`` for the final observation of episode e; ``action`` holds the actions with
-    H-1 copies of the last one after each episode; ``position`` (R,) is the place of each start in it,
-    counted from its first row; ``success`` (R,); ``startable`` (R,) is False where no step is usable.
+    copies of an episode's first and last one around it; ``position`` (R,) is the place in it where the row's
+    actions begin, counted from its first row; ``success`` (R,); ``startable`` (R,) is False where no step is usable.
     ``following`` (R,) is the row at which the episode's next chunk starts, -1 where there is none: where
     the chunk is not wholly valid, where it ends the episode, and where nothing can start after it.
     """
@@ -95,16 +103,18 @@ def cut(reader: ReplayReader, first_episode: int, rule: ChunkRule) -> Chunks:
         mask=(~ended).astype(np.float32),
         valid=(inside | absorbing[:, None]).astype(np.float32),
         next=np.where(final, after, row + taken),
-        action=_padded_actions(reader, first, length, rule.length - 1),
-        position=np.arange(len(of)) + of * (rule.length - 1),
+        action=_padded_actions(reader, first, length, rule),
+        position=np.arange(len(of)) + of * (rule.horizon - 1),
         success=success[of].astype(np.float32),
         startable=startable,
         following=np.where(goes_on, following, -1),
     )
 
 
-def _padded_actions(reader: ReplayReader, first: Ints, length: Ints, pad: int) -> Floats:
-    """Actions of the episodes, each followed by ``pad`` copies of its last action."""
+def _padded_actions(reader: ReplayReader, first: Ints, length: Ints, rule: ChunkRule) -> Floats:
+    """Actions of the episodes, each after ``past`` copies of its first and before others of its last."""
     repeats = np.ones(int(length.sum()), np.int64)
-    repeats[np.cumsum(length) - 1] += pad
+    last = np.cumsum(length) - 1
+    repeats[last - length + 1] += rule.past
+    repeats[last] += rule.length - 1 + rule.ahead
     return np.repeat(reader.action[int(first[0]) :], repeats, axis=0)

@@ -45,6 +45,10 @@ class SamplerConfig:
     batch_size: int = 256
     chunk: int = 5
     """H, steps in a chunk."""
+    past: int = 0
+    """Earlier observations in a row, and actions before the chunk; see `flowrl.spec.Chunking`."""
+    ahead: int = 0
+    """Actions beyond the chunk."""
     discount: float = 0.99
     """Per step."""
     end_rule: EndRule = "strict"
@@ -60,9 +64,9 @@ class SamplerConfig:
     """More mixes, drawn by name: ``batch("success_mix")``."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "chunk"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"sampler.{name} is {getattr(self, name)}, expected at least 1")
+        for name, least in (("batch_size", 1), ("chunk", 1), ("past", 0), ("ahead", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"sampler.{name} is {getattr(self, name)}, expected at least {least}")
         if not 0.0 < self.discount <= 1.0:
             raise ConfigError(f"sampler.discount is {self.discount}, expected a number in (0, 1]")
         if self.end_rule not in ("strict", "padded"):
@@ -76,7 +80,15 @@ class SamplerConfig:
     @property
     def rule(self) -> ChunkRule:
         """The part that says how chunks are cut."""
-        return ChunkRule(self.chunk, self.discount, self.end_rule, self.reward_scale, self.reward_shift)
+        return ChunkRule(
+            self.chunk,
+            self.discount,
+            self.end_rule,
+            self.reward_scale,
+            self.reward_shift,
+            self.past,
+            self.ahead,
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,8 @@ class ChunkSampler:
         self._episode = Growable((), np.int64)
         self._action = Growable((reader.spec.action.size,), np.float32)
         self._starts: dict[str, Growable] = {name: Growable((), np.int64) for name in SOURCES}
-        self._windows: Floats = np.empty((0, config.chunk * reader.spec.action.size), np.float32)
+        self._horizon = config.rule.horizon
+        self._windows: Floats = np.empty((0, self._horizon * reader.spec.action.size), np.float32)
         self._update()
 
     def batch(self, source: str | None = None, chunks: int = 1) -> ChunkBatch:
@@ -236,32 +249,43 @@ class ChunkSampler:
         return self._plans[source]
 
     def _gather(self, rows: Ints) -> ChunkBatch:
-        state, chunk = self.reader.state, self.config.chunk
+        chunk = self.config.chunk
         links = self._links.view.take(rows, axis=0)
         after = links[:, 0]
-        # Negative numbers count final observations; clipping lets one gather serve all other rows.
-        following = state.take(after, axis=0, mode="clip")
+        episode = self._episode.view.take(rows)
         # Both ends of a chunk lie in one episode, so they share its instruction.
-        tasks = tuple(map(self.reader.tasks.__getitem__, self._episode.view.take(rows).tolist()))
-        ends = (after < 0).nonzero()[0]
-        if len(ends):
-            following[ends] = self.reader.final.take(-after[ends] - 1, axis=0)
+        tasks = tuple(map(self.reader.tasks.__getitem__, episode.tolist()))
         returns = torch.from_numpy(self._returns.view.take(rows, axis=0))
         rewards, mask, valid, success = returns.split_with_sizes([chunk, chunk, chunk, 1], 1)
         return ChunkBatch(
-            observation=self._observation(state.take(rows, axis=0), rows, tasks),
-            action=torch.from_numpy(self._windows[links[:, 1]].reshape(len(rows), chunk, -1)),
+            observation=self._observed(rows, episode, tasks),
+            action=torch.from_numpy(self._windows[links[:, 1]].reshape(len(rows), self._horizon, -1)),
             rewards=rewards,
             mask=mask,
             valid=valid,
-            next_observation=self._observation(following, after, tasks),
+            next_observation=self._observed(after, episode, tasks),
             row=torch.from_numpy(rows),
             success=success.squeeze(1),
             source=torch.from_numpy(links[:, 2]),
         )
 
-    def _observation(self, state: Floats, rows: Ints, tasks: tuple[str, ...]) -> Observation:
-        """Observations at rows, -(e + 1) for the final one of episode e."""
+    def _observed(self, rows: Ints, episode: Ints, tasks: tuple[str, ...]) -> Observation:
+        """Observations at rows, -(e + 1) for the final one of episode e, with those before them."""
+        now = self._observation(rows, tasks)
+        if not self.config.past:
+            return now
+        table = self.reader.table
+        first, length = (table[:, EPISODE[name]].take(episode) for name in ("first_row", "length"))
+        present = np.where(rows < 0, first + length, rows)
+        earlier = [np.maximum(present - back, first) for back in range(self.config.past, 0, -1)]
+        return replace(now, past=tuple(self._observation(before, ()) for before in earlier))
+
+    def _observation(self, rows: Ints, tasks: tuple[str, ...]) -> Observation:
+        # Negative numbers count final observations; clipping lets one gather serve all other rows.
+        state = self.reader.state.take(rows, axis=0, mode="clip")
+        ends = (rows < 0).nonzero()[0]
+        if len(ends):
+            state[ends] = self.reader.final.take(-rows[ends] - 1, axis=0)
         frames = self.reader.frames
         images = {camera.name: frames.pixels(camera.name, rows) for camera in frames.features}
         return Observation(torch.from_numpy(state), images, tasks)
@@ -294,7 +318,7 @@ class ChunkSampler:
         self._episode.append(np.repeat(np.arange(self._episodes, self.reader.episodes), lengths))
         self._action.append(chunks.action)
         self._add_starts(chunks, first)
-        self._windows = _windows(self._action.view, self.config.chunk)
+        self._windows = _windows(self._action.view, self._horizon)
         self._episodes = self.reader.episodes
         self._plans.clear()
 
@@ -323,10 +347,10 @@ class ChunkSampler:
             starts.append(first + np.flatnonzero(chosen))
 
 
-def _windows(action: Floats, chunk: int) -> Floats:
-    """Every run of H actions as one row (P, H*A), overlapping in memory; read only."""
+def _windows(action: Floats, steps: int) -> Floats:
+    """Every run of so many actions as one row (P, steps * A), overlapping in memory; read only."""
     count, size = action.shape
-    return as_strided(action, (count - chunk + 1, chunk * size), action.strides, writeable=False)
+    return as_strided(action, (count - steps + 1, steps * size), action.strides, writeable=False)
 
 
 def _check_mix(where: str, mix: Mapping[str, float]) -> None:

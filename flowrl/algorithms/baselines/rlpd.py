@@ -66,7 +66,7 @@ class RLPD(SoftActorCritic[RLPDConfig, GaussianPolicy]):
         batch, view = self.draw(batches)
         temporal, _, info = self.temporal_loss(batch, view)
         features = view.context.features.detach()
-        action, log_density = self.policy.gaussian(features, self.normal(len(batch), self.policy.flat_size))
+        action, log_density = self.policy.draw(features, self.normal(len(batch), self.policy.noise_size))
         actor, actor_info = self.soft_loss(self.critic.online, features, action, log_density)
         info |= actor_info | self.step(temporal + actor)
         info |= self.temper(log_density)
@@ -84,8 +84,8 @@ class RLPD(SoftActorCritic[RLPDConfig, GaussianPolicy]):
     ) -> tuple[Tensor, Tensor | None, dict[str, float]]:
         """The critic's TD loss (1), with ``-alpha log pi(a'|s')`` added to the next value."""
         with torch.no_grad():
-            noise = self.normal(len(view.next_context), self.policy.flat_size)
-            next_action, log_density = self.policy.gaussian(view.next_context.features, noise)
+            noise = self.normal(len(view.next_context), self.policy.noise_size)
+            next_action, log_density = self.policy.draw(view.next_context.features, noise)
             bonus = -self.temperature.value * log_density if self.config.backup_entropy else None
         return self.critic.loss(batch, view, next_action, self.generator, policy_action, bonus)
 

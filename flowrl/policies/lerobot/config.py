@@ -1,0 +1,21 @@
+"""Configuration of LeRobot's policies: nothing here imports LeRobot."""
+
+from __future__ import annotations
+
+from flowrl.config import configclass
+
+
+@configclass
+class AdoptConfig:
+    """What may be changed in a checkpoint when it is taken over."""
+
+    flow_steps: int | None = None
+    """K, steps of one sample; None keeps the checkpoint's own number."""
+    chunk: int | None = None
+    """Actions proposed at once (LeRobot's n_action_steps); None keeps the checkpoint's."""
+    executed: int | None = None
+    """Actions executed before planning again; None executes the whole chunk."""
+    rename: dict[str, str] = {}
+    """The checkpoint's name of a feature by the environment's: {observation.images.front: observation.image}."""
+    without: list[str] = []
+    """Cameras of the checkpoint that are left out, where its network takes any number (SmolVLA, pi0, pi0.5)."""
