@@ -24,6 +24,7 @@ COMMANDS = (
     "demo",
     "collect",
     "import_",
+    "lerobot_policies",
     "export",
     "pretrain",
     "finetune",

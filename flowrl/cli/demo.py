@@ -107,9 +107,9 @@ def _acting_control(run: Run, config: RunConfig, progress: Progress) -> dict[str
     from flowrl import seeds
     from flowrl.algorithms.factory import make_algorithm
     from flowrl.cli.simulation import evaluate_in_processes
-    from flowrl.policies.io import load_flow_policy
+    from flowrl.learner.base_policy import load_base
 
-    base = load_flow_policy(run.base).train_only(config.trainable)
+    base = load_base(run.base, config)
     trained = make_algorithm(config.algorithm, base, config.seed)
     loaded = run.checkpoints.load_latest()
     assert loaded is not None

@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    policy: Annotated[str, typer.Argument(help="A policy directory, or a run (its tuned actor).")],
+    policy: Annotated[
+        str, typer.Argument(help="A policy directory, lerobot:SOURCE, or a run (its tuned actor).")
+    ],
     recipe: Annotated[str | None, typer.Option(help="The recipe that names the environment.")] = None,
     episodes: Annotated[int, typer.Option(help="Episodes, one from each fixed start.", min=1)] = 50,
     offset: Annotated[int, typer.Option(help="First start: another offset is an unseen set.", min=0)] = 0,
@@ -58,13 +60,16 @@ def evaluate(
 
 def _find(policy: str, recipe: str | None, runs: Path) -> tuple[Actor, RunConfig]:
     from flowrl.acting import Actor
+    from flowrl.cli.lerobot_policies import PREFIX, policy_directory
     from flowrl.learner.run import Run
     from flowrl.policies.io import load_policy
 
-    if (Path(policy) / "policy.json").is_file():
+    if policy.startswith(PREFIX) or (Path(policy) / "policy.json").is_file():
         if recipe is None:
             raise UsageError("which environment? name a recipe: flowrl evaluate POLICY --recipe lift_sqam")
-        return Actor(load_policy(policy)), load_config(recipe, None)
+        config = load_config(recipe, None)
+        with policy_directory(policy, config) as directory:
+            return Actor(load_policy(directory)), config
     run = Run.find(policy, runs)
     if not run.policy.is_dir():
         raise UsageError(

@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 def finetune(
     recipe: Annotated[str | None, typer.Argument(help="A recipe: a name in configs/ or a YAML file.")] = None,
     overrides: Overrides = None,
-    policy: Annotated[Path | None, typer.Option(help="The policy to improve.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="The policy to improve; lerobot:SOURCE is a LeRobot checkpoint.")
+    ] = None,
     replay: Annotated[
         list[Path] | None,
         typer.Option(help="A replay whose streams are copied into the run; may be repeated."),
@@ -68,11 +70,12 @@ def _resumed(resume: str, runs: Path, recipe: str | None) -> Run:
 def _fresh(
     recipe: str | None,
     overrides: list[str] | None,
-    policy: Path | None,
+    policy: str | None,
     replays: list[Path],
     workers: int | None,
     runs: Path,
 ) -> Run:
+    from flowrl.cli.lerobot_policies import policy_directory
     from flowrl.learner.loop import create_run
     from flowrl.replay.storage import stream_names
 
@@ -86,9 +89,9 @@ def _fresh(
         asynchronous = ["driver.kind=asynchronous", f"driver.workers={workers}"]
         more = asynchronous if workers else ["driver.kind=interleaved"]
     config = load_config(recipe, [*(overrides or []), *more])
-    existing(policy, "policy", "make one with: flowrl pretrain")
     streams: list[Path] = []
     for replay in replays:
         existing(replay, "replay", "make one with: flowrl collect, or flowrl import")
         streams += [replay / name for name in stream_names(replay)]
-    return create_run(config, runs, policy, streams)
+    with policy_directory(policy, config) as directory:
+        return create_run(config, runs, directory, streams)

@@ -14,6 +14,7 @@ from flowrl.acting import Actor
 from flowrl.algorithms.factory import make_algorithm
 from flowrl.algorithms.interface import Algorithm
 from flowrl.errors import CheckpointError
+from flowrl.learner.base_policy import load_base
 from flowrl.learner.metrics import read_metrics
 from flowrl.learner.run import Run
 from flowrl.policies.io import load_flow_policy
@@ -45,7 +46,7 @@ class Rules:
 def finished_algorithm(run: Run) -> Algorithm:
     """The algorithm of a finished run, from its last checkpoint. Raises CheckpointError without one."""
     config = run.config()
-    base = load_flow_policy(run.base).train_only(config.trainable)
+    base = load_base(run.base, config)
     algorithm = make_algorithm(config.algorithm, base, config.seed)
     loaded = run.checkpoints.load_latest()
     if loaded is None:

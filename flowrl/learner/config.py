@@ -17,7 +17,9 @@ from flowrl.algorithms.qam import QAMConfig, TRQAMConfig
 from flowrl.algorithms.qf3 import QF3Config
 from flowrl.algorithms.sqam import SQAMConfig
 from flowrl.config import BY_KIND, configclass
-from flowrl.policies.interface import Trainable
+from flowrl.policies.interface import Precision, Trainable
+from flowrl.policies.lerobot.config import AdoptConfig, LeRobotPolicyConfig
+from flowrl.policies.lora import LoRAConfig
 from flowrl.policies.pretrain import PretrainConfig
 from flowrl.policies.vision import Backbone
 
@@ -233,7 +235,12 @@ class EvaluationConfig:
 
 
 PolicyConfig = Annotated[
-    FlowMLPConfig | FlowTransformerConfig | FlowImageTransformerConfig | DiffusionMLPConfig, BY_KIND
+    FlowMLPConfig
+    | FlowTransformerConfig
+    | FlowImageTransformerConfig
+    | DiffusionMLPConfig
+    | LeRobotPolicyConfig,
+    BY_KIND,
 ]
 AlgorithmConfig = Annotated[
     SQAMConfig
@@ -272,8 +279,16 @@ class RunConfig:
     policy: PolicyConfig = FlowMLPConfig()
     """The network of a new policy; a given policy keeps its own."""
     trainable: Trainable = "expert"
-    """What fine-tuning changes: all, everything behind the encoder of images, or the last layers. Cloning
-    always trains everything."""
+    """What fine-tuning changes: all, everything behind the encoder of images (expert), low-rank adapters (lora),
+    or the last layers (head). Cloning always trains everything."""
+    lora: LoRAConfig = LoRAConfig()
+    """The adapters of trainable: lora."""
+    precision: Precision = "float32"
+    """In which type a policy of LeRobot's computes: float32, or bfloat16 under autocast."""
+    activation_checkpointing: bool = False
+    """Policies of LeRobot's: compute the network twice instead of keeping what is between its layers."""
+    adopt: AdoptConfig = AdoptConfig()
+    """What is changed in a LeRobot checkpoint given as the policy."""
     pretrain: PretrainConfig = PretrainConfig()
     """Behaviour cloning of a new policy."""
     algorithm: AlgorithmConfig = SQAMConfig()

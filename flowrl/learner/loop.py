@@ -16,6 +16,7 @@ from flowrl.acting import Actor, save_actor
 from flowrl.checkpoint import Loaded
 from flowrl.errors import Interrupted, NonFiniteLoss, Stopped, Terminated, UsageError
 from flowrl.evaluation import Evaluation
+from flowrl.learner.base_policy import load_base
 from flowrl.learner.config import AsynchronousConfig, InterleavedConfig, RunConfig
 from flowrl.learner.drivers import Asynchronous, Driver, Interleaved, Simulation
 from flowrl.learner.learner import Learner
@@ -67,7 +68,7 @@ def finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Prog
 
 
 def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Progress) -> Result:
-    base = load_flow_policy(run.base, resolve_device(config.device)).train_only(config.trainable)
+    base = load_base(run.base, config, resolve_device(config.device))
     run.write_json("spec.json", base.spec.to_json())
     loaded = run.checkpoints.load_latest()
     learner = Learner(run, config, base, None if loaded is None else loaded.step)

@@ -12,8 +12,10 @@ from flowrl import normalisation
 from flowrl.config import to_mapping
 from flowrl.errors import ReplayError
 from flowrl.learner.config import RunConfig
+from flowrl.learner.statistics import statistics
 from flowrl.policies.interface import FlowPolicy
 from flowrl.policies.io import create_flow_policy, save_policy
+from flowrl.policies.lerobot.config import LeRobotPolicyConfig
 from flowrl.policies.pretrain import Progress, pretrain
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
@@ -29,12 +31,17 @@ def new_policy(config: RunConfig, reader: ReplayReader, seed: int) -> FlowPolicy
             f"replay {reader.path} holds no closed episode to clone; collect or import some first"
         )
     spec, action = reader.spec, reader.spec.action
-    fitted = normalisation.fit(reader.state, action.low, action.high, spec.state_dimension_names())
-    spec = replace(spec, normalisation=fitted).with_chunk(config.chunk.length, config.chunk.executed)
-    settings: dict[str, Any] = to_mapping(config.policy)
-    kind = settings.pop("kind")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if isinstance(config.policy, LeRobotPolicyConfig):
+            from flowrl.policies.lerobot.adopt import fresh
+
+            wanted = config.policy
+            return fresh(wanted.type, spec, wanted.settings, statistics(reader), config.chunk.executed)
+        fitted = normalisation.fit(reader.state, action.low, action.high, spec.state_dimension_names())
+        spec = replace(spec, normalisation=fitted).with_chunk(config.chunk.length, config.chunk.executed)
+        settings: dict[str, Any] = to_mapping(config.policy)
+        kind = settings.pop("kind")
         return create_flow_policy(kind, spec, settings)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flowrl.policies.interface import Context
+from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.wrapped import TanhGaussian, WrappedPolicy
 from flowrl.spec import Spec
 
@@ -21,7 +21,7 @@ class EditedPolicy(WrappedPolicy):
 
     Args:
         spec: with chunking and normalisation.
-        base: kind and settings of the flow policy.
+        base: the flow policy, or its kind and settings.
         bound: the largest edit of a dimension, in normalised units.
         width, depth: hidden layers of the squashed Gaussian.
     """
@@ -31,7 +31,13 @@ class EditedPolicy(WrappedPolicy):
     candidates_per_noise = 2
 
     def __init__(
-        self, spec: Spec, base: Mapping[str, Any], *, bound: float = 0.1, width: int = 256, depth: int = 3
+        self,
+        spec: Spec,
+        base: Mapping[str, Any] | FlowPolicy,
+        *,
+        bound: float = 0.1,
+        width: int = 256,
+        depth: int = 3,
     ) -> None:
         super().__init__(spec, base)
         self.bound = bound

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flowrl.policies.interface import Context
+from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.wrapped import TanhGaussian, WrappedPolicy
 from flowrl.spec import Spec
 
@@ -19,14 +19,16 @@ class GaussianPolicy(WrappedPolicy):
 
     Args:
         spec: with chunking and normalisation.
-        base: kind and settings of the flow policy.
+        base: the flow policy, or its kind and settings.
         width, depth: hidden layers.
     """
 
     kind = "gaussian"
     sample_name = "Gaussian sample"
 
-    def __init__(self, spec: Spec, base: Mapping[str, Any], *, width: int = 256, depth: int = 3) -> None:
+    def __init__(
+        self, spec: Spec, base: Mapping[str, Any] | FlowPolicy, *, width: int = 256, depth: int = 3
+    ) -> None:
         super().__init__(spec, base)
         self._config: dict[str, Any] = {"width": width, "depth": depth}
         self.gaussian = TanhGaussian(self.feature_size, self.noise_size, width=width, depth=depth)

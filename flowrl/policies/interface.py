@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from flowrl.errors import ConfigError, DataError
 from flowrl.policies.action_view import ActionView
+from flowrl.policies.lora import LoRAConfig
 from flowrl.policies.observation import Observation
 from flowrl.policies.samplers import euler_ode, flow_matching_loss
 from flowrl.spec import Chunking, Spec
@@ -31,8 +32,11 @@ WEIGHTS_FILE = "weights.safetensors"
 type Cache = Tensor | tuple["Cache", ...] | None
 """What a `Context` keeps beside its features."""
 
-Trainable = Literal["all", "expert", "head"]
-"""What learns: everything, everything behind the observation's encoder, or the output layers alone."""
+Trainable = Literal["all", "expert", "lora", "head"]
+"""What learns: everything, everything behind the observation's encoder, low-rank adapters
+(`flowrl.policies.lora`), or the output layers alone."""
+Precision = Literal["float32", "bfloat16"]
+"""In which type a network computes; its weights are float32."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +225,34 @@ class ChunkPolicy(nn.Module, ABC):
         """Whether two copies of this policy may come to encode the same observation differently."""
         return self.trainable == "all" and bool(self.encoder_parts)
 
+    def add_lora(self, config: LoRAConfig) -> Self:
+        """Put low-rank adapters into the network, for ``train_only("lora")``; returns itself.
+
+        Raises ConfigError for a policy that takes none.
+        """
+        raise ConfigError(
+            f"a policy of kind {self.kind!r} takes no low-rank adapters; set trainable to all, expert or head"
+        )
+
+    def compute_in(self, precision: Precision, activation_checkpointing: bool) -> Self:
+        """Choose how the network computes; returns itself.
+
+        Raises ConfigError for anything but the default where a policy has no choice.
+        """
+        if precision != "float32" or activation_checkpointing:
+            raise ConfigError(
+                f"a policy of kind {self.kind!r} has neither precision nor activation_checkpointing; policies of "
+                "LeRobot's have"
+            )
+        return self
+
     def train_only(self, what: Trainable) -> Self:
         """Let only these parameters have gradients, here and in every `trainable_copy`; returns itself.
 
-        Raises ConfigError for ``head`` where a policy has none.
+        Raises ConfigError for ``head`` where a policy has none, and for ``lora`` without `add_lora`.
         """
+        if what == "lora":
+            raise ConfigError("trainable is lora, but the policy has no adapters: call add_lora first")
         self.trainable = what
         self.requires_grad_(what != "head")
         for module in self.head_parts if what == "head" else self.encoder_parts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flowrl.policies.interface import Context
+from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.wrapped import TanhGaussian, WrappedPolicy
 from flowrl.spec import Spec
 
@@ -20,7 +20,7 @@ class SteeredPolicy(WrappedPolicy):
 
     Args:
         spec: with chunking and normalisation.
-        base: kind and settings of the flow policy.
+        base: the flow policy, or its kind and settings.
         magnitude: b, the bound of w in every dimension.
         width, depth: hidden layers of the squashed Gaussian.
     """
@@ -31,7 +31,7 @@ class SteeredPolicy(WrappedPolicy):
     def __init__(
         self,
         spec: Spec,
-        base: Mapping[str, Any],
+        base: Mapping[str, Any] | FlowPolicy,
         *,
         magnitude: float = 1.5,
         width: int = 256,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Self
 
 import torch
@@ -18,24 +19,27 @@ from flowrl.policies.networks import mlp
 from flowrl.policies.observation import Observation
 from flowrl.spec import Spec
 
+_BASE = "base."
+
 
 class WrappedPolicy(ChunkPolicy):
     """A policy that owns a flow policy, ``base``, and sees through its encoder.
 
     Args:
         spec: with chunking and normalisation.
-        base: kind and settings of the flow policy, ``{"kind": ..., "config": {...}}``.
+        base: the flow policy, or its kind and settings, ``{"kind": ..., "config": {...}}``.
     """
 
-    def __init__(self, spec: Spec, base: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Spec, base: Mapping[str, Any] | FlowPolicy) -> None:
         super().__init__(spec)
-        self.base: FlowPolicy = create_flow_policy(base["kind"], spec, base["config"])
+        if not isinstance(base, FlowPolicy):
+            base = create_flow_policy(base["kind"], spec, base["config"])
+        self.base: FlowPolicy = base
 
     @classmethod
     def around(cls, base: FlowPolicy, **settings: Any) -> Self:
         """A fresh wrapper with a copy of ``base`` inside, on its device."""
-        policy = cls(base.spec, base={"kind": base.kind, "config": base.config()}, **settings)
-        policy.base.load_state_dict(base.state_dict())
+        policy = cls(base.spec, base=deepcopy(base), **settings)
         return policy.to(base.device).train_only(base.trainable)
 
     def train_only(self, what: Trainable) -> Self:
@@ -48,6 +52,20 @@ class WrappedPolicy(ChunkPolicy):
     def encoder_parts(self) -> list[nn.Module]:
         """Those of the flow policy."""
         return self.base.encoder_parts
+
+    def stored_tensors(self) -> dict[str, Tensor]:
+        """The flow policy's, their names after ``base.``, and what is built around it."""
+        inside = {_BASE + name: tensor for name, tensor in self.base.stored_tensors().items()}
+        around = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(_BASE)}
+        return inside | around
+
+    def load_stored(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `stored_tensors` gave."""
+        inside = {name.removeprefix(_BASE): t for name, t in tensors.items() if name.startswith(_BASE)}
+        self.base.load_stored(inside)
+        self.load_state_dict(
+            {name: t for name, t in tensors.items() if not name.startswith(_BASE)}, strict=False
+        )
 
     def encode(self, observation: Observation) -> Context:
         """What the flow policy makes of the observation."""

@@ -25,7 +25,9 @@ def small(kind: str) -> dict[str, Any]:
     return {name: value for name, value in _SMALL.items() if name in known}
 
 
-STATE_KINDS = sorted(kind for kind in KINDS if not issubclass(class_of(kind), FlowImageTransformer))
-"""Kinds that need no camera."""
+OWN_KINDS = [kind for kind in KINDS if not kind.startswith("lerobot_")]
+"""Kinds that need no checkpoint of LeRobot's."""
+STATE_KINDS = sorted(kind for kind in OWN_KINDS if not issubclass(class_of(kind), FlowImageTransformer))
+"""Those that need no camera."""
 FLOWS = [kind for kind in STATE_KINDS if issubclass(class_of(kind), FlowPolicy)]
 """Those with a velocity."""

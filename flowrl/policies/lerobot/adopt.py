@@ -97,12 +97,11 @@ def fresh(
     settings: Mapping[str, Any],
     statistics: Mapping[str, Mapping[str, Any]],
     executed: int | None = None,
-    **options: Any,
 ) -> LeRobotPolicy:
     """An untrained policy of LeRobot's ``kind`` with LeRobot's own ``settings``; weights from torch's generator.
 
-    ``statistics`` are those of the data by feature and name (mean, std, min, max, ...). ``options`` are the
-    adapter's (precision, ...). Raises ConfigError when LeRobot does not accept the settings.
+    ``statistics`` are those of the data by feature and name (mean, std, min, max, ...). Raises ConfigError when
+    LeRobot does not accept the settings.
     """
     lerobot("policies")
     types, feature = lerobot("configs").FeatureType, lerobot("configs").PolicyFeature
@@ -123,7 +122,7 @@ def fresh(
     stated = config_to_json(config) | {"device": None}
     return cast(
         LeRobotPolicy,
-        create_policy(cls.kind, spec, {"checkpoint": stated, "processors": processors.to_json(), **options}),
+        create_policy(cls.kind, spec, {"checkpoint": stated, "processors": processors.to_json()}),
     )
 
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from typing import Any, ClassVar, Self, cast, get_args
 
 import torch
 from einops import rearrange
@@ -16,14 +16,12 @@ from torch.utils.checkpoint import checkpoint
 
 from flowrl.errors import ConfigError, DataError
 from flowrl.policies.action_view import ActionView
-from flowrl.policies.interface import Context, FlowPolicy, Trainable
+from flowrl.policies.interface import Context, FlowPolicy, Precision, Trainable
 from flowrl.policies.lerobot.library import Json, build, config_from_json
 from flowrl.policies.lerobot.processors import Processors
+from flowrl.policies.lora import LoRAConfig, inject, merged
 from flowrl.policies.observation import Observation
 from flowrl.spec import Chunking, Spec
-
-Precision = Literal["float32", "bfloat16"]
-"""In which type a network computes; its weights are float32, as LeRobot stores them."""
 
 
 class LeRobotPolicy(FlowPolicy):
@@ -37,9 +35,6 @@ class LeRobotPolicy(FlowPolicy):
         spec: with normalisation, and the chunking that the checkpoint's horizon demands.
         checkpoint: content of LeRobot's ``config.json``.
         processors: as `flowrl.policies.lerobot.processors.Processors.to_json`.
-        precision: ``bfloat16`` computes under autocast.
-        activation_checkpointing: compute the network again in the backward pass instead of keeping what is
-            between its layers: less memory, a third more time.
 
     Raises:
         ConfigError: a setting is not usable.
@@ -63,17 +58,14 @@ class LeRobotPolicy(FlowPolicy):
         *,
         checkpoint: Mapping[str, Any],
         processors: Mapping[str, Any],
-        precision: Precision = "float32",
-        activation_checkpointing: bool = False,
     ) -> None:
-        if precision not in get_args(Precision):
-            raise ConfigError(f"precision is {precision!r}; expected one of {', '.join(get_args(Precision))}")
         native_config = config_from_json(checkpoint)
         super().__init__(spec, int(getattr(native_config, self.steps_field)))
         self._config: Json = {"checkpoint": dict(checkpoint), "processors": dict(processors)}
-        self.precision: Precision = precision
-        self.activation_checkpointing = activation_checkpointing
+        self.precision: Precision = "float32"
+        self.activation_checkpointing = False
         self.processors = Processors(processors)
+        self._adapters: list[nn.Parameter] = []
         self.inputs = input_names(native_config, spec, self.processors.renamed)
         self._require_chunking(native_config)
         self.native = build(native_config)
@@ -230,7 +222,7 @@ class LeRobotPolicy(FlowPolicy):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy that shares what does not learn: an encoder of billions of weights is in memory once."""
-        if self.trainable != "all":
+        if self.trainable != "all" and not self.learns_encoder:
             memo |= {id(part): part for part in self.encoder_parts}
         copy = self.__class__.__new__(self.__class__)
         memo[id(self)] = copy
@@ -241,7 +233,7 @@ class LeRobotPolicy(FlowPolicy):
         """The network's tensors by LeRobot's names, each once where several names share one."""
         held: set[tuple[int, int]] = set()
         kept: dict[str, Tensor] = {}
-        tensors: dict[str, Tensor] = self.native.state_dict()
+        tensors = merged(self.native)
         for name in sorted(tensors):
             place = (tensors[name].data_ptr(), tensors[name].numel())
             if place not in held or tensors[name].numel() == 0:
@@ -260,18 +252,54 @@ class LeRobotPolicy(FlowPolicy):
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments beyond the spec, as JSON values."""
-        return {
-            **self._config,
-            "precision": self.precision,
-            "activation_checkpointing": self.activation_checkpointing,
-        }
+        return dict(self._config)
+
+    def compute_in(self, precision: Precision, activation_checkpointing: bool) -> Self:
+        """``bfloat16`` computes under autocast. ``activation_checkpointing`` computes the network again in the
+        backward pass instead of keeping what is between its layers: less memory, a third more time.
+        """
+        if precision not in get_args(Precision):
+            raise ConfigError(f"precision is {precision!r}; expected one of {', '.join(get_args(Precision))}")
+        self.precision = precision
+        self.activation_checkpointing = activation_checkpointing
+        return self
+
+    def add_lora(self, config: LoRAConfig) -> Self:
+        """Adapters in the modules that ``config.targets`` names, or in LeRobot's own choice for the policy."""
+        self._adapters = inject(self.native, config, config.targets or self.lora_targets)
+        return self
+
+    @property
+    def lora_targets(self) -> str:
+        """Which modules get adapters unless the user says otherwise."""
+        choice = self.native._get_default_peft_targets()
+        if not choice:
+            raise ConfigError(
+                f"LeRobot names no modules of {self.lerobot_type!r} for adapters; set lora.targets to a regular "
+                "expression over the names of its modules"
+            )
+        return str(choice["target_modules"])
 
     def train_only(self, what: Trainable) -> Self:
         """As in `ChunkPolicy`; what LeRobot never trains stays as it is."""
-        super().train_only(what)
+        if what == "lora" and self._adapters:
+            self.requires_grad_(False)
+            self.trainable = what
+            for adapter in self._adapters:
+                adapter.requires_grad_(True)
+        else:
+            super().train_only(what)
         for part in self.never_trained:
             part.requires_grad_(False)
         return self
+
+    @property
+    def learns_encoder(self) -> bool:
+        """Whether the encoder learns, by its own weights or by adapters inside it."""
+        if self.trainable == "lora":
+            inside = {id(each) for part in self.encoder_parts for each in part.parameters()}
+            return any(id(adapter) in inside for adapter in self._adapters)
+        return super().learns_encoder
 
     @property
     def never_trained(self) -> list[nn.Module]:
