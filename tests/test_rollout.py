@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from flowrl.acting import Actor
+from flowrl.policies.interface import Context
 from flowrl.policies.mlp import FlowMLP
+from flowrl.policies.observation import Observation
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
 from flowrl.replay.schema import EPISODE, Kind, Outcome, Source
@@ -19,6 +22,7 @@ from flowrl.replay.verify import verify
 from flowrl.replay.writer import StreamWriter
 from flowrl.rollout import FixedActor, rollout
 from flowrl.seeds import collection
+from flowrl.spec import Chunking, Spec
 from tests.helpers import identity_spec
 from tests.reach import ReachEnv
 
@@ -86,3 +90,33 @@ def test_a_correction_turns_a_failure_into_a_success_of_the_interventions_source
 
 def test_collection_starts_of_the_supervised_worker_meet_no_other() -> None:
     assert collection(0, 90, 0) not in {collection(0, worker, 0) for worker in range(90)}
+
+
+class LooksBack(FlowMLP):
+    """Keeps what it was shown."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec, width=8, depth=1, flow_steps=2)
+        self.shown: list[Observation] = []
+
+    def encode(self, observation: Observation) -> Context:
+        self.shown.append(observation)
+        return super().encode(observation)
+
+
+def test_a_policy_that_looks_back_sees_while_acting_what_it_sees_in_training(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    spec = identity_spec(2, 2, 3)
+    policy = LooksBack(replace(spec, chunk=Chunking(3, 3, past=2)))
+    env = ReachEnv()
+    with StreamWriter.create(tmp_path, "policy", env.interface, Kind.POLICY) as writer:
+        rollout(env, FixedActor(Actor(policy), 0), seed=7, writer=writer)
+    config = SamplerConfig(batch_size=256, chunk=3, past=2, drop_invalid=False)
+    batch = ChunkSampler(ReplayReader(tmp_path), config).batch()
+    for index, shown in enumerate(policy.shown):
+        trained = batch.observation.rows((batch.row == 3 * index).nonzero()[0])
+        assert torch.equal(shown.state, trained.state)
+        assert len(shown.past) == len(trained.past) == 2
+        for acted, drawn in zip(shown.past, trained.past, strict=True):
+            assert torch.equal(acted.state, drawn.state)
+    assert len(policy.shown) > 2
