@@ -60,6 +60,10 @@ class CheckpointError(FlowRLError):
     """A checkpoint or policy directory is missing, incomplete or fails its hashes."""
 
 
+class ResourceError(FlowRLError):
+    """The machine has too little of something for what was asked: the numbers are in the message."""
+
+
 class NonFiniteLoss(FlowRLError):
     """A loss or gradient became NaN or infinite. The last good checkpoint is kept."""
 

@@ -86,6 +86,11 @@ class PolicyLearner[Config: PolicyLearnerConfig, Policy: ChunkPolicy](ABC):
         if self.average is not None:
             self._modules["average"] = self.average
 
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The networks that a checkpoint holds, by name: those that learn and those kept beside them."""
+        return self._modules
+
     @abstractmethod
     def update(self, batches: Batches) -> dict[str, float]:
         """One update; returns metrics."""

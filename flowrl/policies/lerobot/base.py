@@ -46,6 +46,10 @@ class LeRobotPolicy(FlowPolicy):
     """LeRobot's own name of the policy."""
     steps_field: ClassVar[str] = "num_inference_steps"
     """LeRobot's setting for K."""
+    encoder_names: ClassVar[tuple[str, ...]] = ()
+    """How the names of the encoder's tensors begin in LeRobot's file; see `encoder_parts`."""
+    head_names: ClassVar[tuple[str, ...]] = ()
+    """The same for the output layers, `head_parts`."""
     sequence: ClassVar[bool] = False
     """Whether the network sees a sequence of observations, (B, n, ...)."""
     weights_file = "model.safetensors"

@@ -19,6 +19,8 @@ class LeRobotDiffusion(DenoisingPolicy):
     kind = "lerobot_diffusion"
     lerobot_type = "diffusion"
     sequence = True
+    encoder_names = ("diffusion.rgb_encoder.",)
+    head_names = ("diffusion.unet.final_conv.",)
 
     @classmethod
     def chunking(cls, config: Any) -> Chunking:
