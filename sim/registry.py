@@ -144,6 +144,12 @@ _ENTRIES: dict[str, Entry] = {
         700,
         arms=2,
     ),
+    "handover": _robosuite_entry(
+        "robosuite TwoArmHandover: hand the hammer over from one arm to the other",
+        "TwoArmHandover",
+        700,
+        arms=2,
+    ),
     "cube_single": _ogbench_entry("OGBench cube-single: move the cube to its goal", "cube-single", 200),
     "cube_double": _ogbench_entry("OGBench cube-double: move both cubes to their goals", "cube-double", 500),
     "scene": _ogbench_entry("OGBench scene: arrange cube, buttons, drawer and window", "scene", 750),

@@ -66,7 +66,9 @@ class RobosuiteEnv(SimEnv):
     ``observation.state`` is end-effector position (3, m), quaternion (4, xyzw) and gripper finger
     positions (2, m) per arm; ``observation.environment_state`` is robosuite's object state, left out
     without ``object_state``, as a policy that sees through cameras would have it. Actions
-    are OSC_POSE deltas in [-1, 1] (1 is 0.05 m or 0.5 rad) and the gripper (+1 closes), per arm.
+    are OSC_POSE deltas in [-1, 1] (1 is 0.05 m or 0.5 rad) and the gripper (+1 closes), per arm. Two arms,
+    whose bases are turned against each other, share the world's axes (``action_frame``), as in the
+    demonstrations that people recorded with robosuite before 1.5; one arm's base has the world's.
     """
 
     default_camera = "agentview"
@@ -101,6 +103,7 @@ class RobosuiteEnv(SimEnv):
                 "simulator": "robosuite",
                 "task": task.robosuite_name,
                 "control_decimation": self._decimation,
+                **({"action_frame": "world"} if task.arms > 1 else {}),
             },
         )
         super().__init__(name, interface, max_steps, views)
@@ -246,7 +249,7 @@ def _build(task: RobosuiteTask) -> Any:
     robots = ["Panda"] * task.arms if task.arms > 1 else "Panda"
     settings: dict[str, Any] = {
         "robots": robots,
-        "controller_configs": _controller_config(suite),
+        "controller_configs": _controller_config(suite, task.arms),
         "has_renderer": False,
         "has_offscreen_renderer": False,
         "use_camera_obs": False,
@@ -265,14 +268,17 @@ def _build(task: RobosuiteTask) -> Any:
     return simulator
 
 
-def _controller_config(suite: Any) -> Any:
+def _controller_config(suite: Any, arms: int) -> Any:
     """robosuite's BASIC composite controller (OSC_POSE), reduced to the one arm a Panda has.
 
-    The stock configuration lists legs, torso and head too and warns about each one missing.
+    The stock configuration lists legs, torso and head too and warns about each one missing. For two arms it
+    reads deltas in the world's axes, as robosuite did before 1.5, instead of each base's.
     """
     config = suite.load_composite_controller_config(controller="BASIC")
     parts = config["body_parts"]
     config["body_parts"] = {part: parts[part] for part in parts if part in ("arms", "right")}
+    if arms > 1:
+        config["body_parts"].get("arms", config["body_parts"])["right"]["input_ref_frame"] = "world"
     return config
 
 

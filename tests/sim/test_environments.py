@@ -22,6 +22,7 @@ STATE_SIZES = {
     "can": (9, 14),
     "square": (9, 14),
     "transport": (18, 41),
+    "handover": (18, 16),
     "cube_single": (19, 9),
     "cube_double": (19, 18),
     "scene": (19, 21),
@@ -31,7 +32,7 @@ STATE_SIZES = {
     "fetch_pick_and_place": (10, 18),
     "metaworld_push": (8, 31),
 }
-ACTION_SIZES = {"lift": 7, "can": 7, "square": 7, "transport": 14, "pusht": 2}
+ACTION_SIZES = {"lift": 7, "can": 7, "square": 7, "transport": 14, "handover": 14, "pusht": 2}
 ACTION_SIZES |= {"cube_single": 5, "cube_double": 5, "scene": 5, "puzzle_3x3": 5}
 ACTION_SIZES |= {"fetch_push": 4, "fetch_pick_and_place": 4, "metaworld_push": 4}
 

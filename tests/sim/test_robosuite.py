@@ -98,7 +98,7 @@ def test_two_environments_and_any_history_give_the_same_episode(lift: SimEnv) ->
     np.testing.assert_array_equal(np.random.get_state()[1], before)
 
 
-@pytest.mark.parametrize("name", ["lift", "can", "square", "transport"])
+@pytest.mark.parametrize("name", ["lift", "can", "square", "transport", "handover"])
 def test_set_state_recovers_the_observation_of_a_step(name: str) -> None:
     env = make(name)
     env.reset(seed=8)
