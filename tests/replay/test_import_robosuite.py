@@ -208,8 +208,7 @@ def test_the_command_imports_and_shows_what_it_did(
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ((HANDOVER,), UsageError, "'TwoArmHandover', which is not among .*lift \\(robosuite Lift\\)"),
-        ((HANDOVER, "--env", "lift"), UsageError, "'TwoArmHandover'"),
+        ((HANDOVER, "--env", "lift"), UsageError, "'TwoArmHandover', not in --env lift; use --env handover"),
         ((LIFT, "--env", "can"), UsageError, "'Lift', not in --env can; use --env lift"),
         ((LIFT, "--env", "lifft"), UsageError, "unknown environment 'lifft'; did you mean 'lift'"),
         ((LIFT, "--set", "decimation"), UsageError, "expected key=value"),
@@ -222,6 +221,15 @@ def test_the_command_refuses_before_it_builds_anything(
     with pytest.raises(error, match=match):
         invoke(*arguments, "--to", tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+def test_a_task_that_is_no_environment_is_named_with_those_that_are(tmp_path: Path) -> None:
+    source = tmp_path / "wipe.hdf5"
+    with h5py.File(source, "w") as file:
+        file["data/demo_0/actions"] = np.zeros((2, 6))
+        file["data"].attrs["env"] = "Wipe"
+    with pytest.raises(UsageError, match=r"'Wipe', which is not among .*lift \(robosuite Lift\)"):
+        invoke(source, "--to", tmp_path / "r")
 
 
 def test_an_interrupt_says_that_nothing_was_left(

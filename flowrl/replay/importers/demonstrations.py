@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowrl.errors import DataError, UsageError
+from flowrl.replay.importers.acting import FLAGS, Flags, as_flags
 from flowrl.replay.importers.images import StoredImages
 from flowrl.replay.importers.recording import Facts, stated_facts
 from flowrl.replay.schema import Array, Floats
@@ -35,7 +36,7 @@ SUPPORTED = (
 """What `flowrl import` reads, for messages and help."""
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_READ = ("actions", "states", "rewards", "obs", "next_obs")
+_READ = ("actions", "states", "rewards", "obs", "next_obs", *FLAGS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Demonstration:
 
     ``actions`` (T, A); ``states`` (T or T+1, n), state t being the one before action t; ``rewards``
     (T,), of action t; ``observations`` and ``next_observations`` map robomimic's keys to (T, ...);
-    ``images`` and ``next_images`` theirs to images that are still in the file.
+    ``images`` and ``next_images`` theirs to images that are still in the file. ``flags`` are those of
+    `flowrl.replay.importers.acting.FLAGS` that the file has.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Demonstration:
     next_observations: Mapping[str, Array]
     images: Mapping[str, StoredImages]
     next_images: Mapping[str, StoredImages]
+    flags: Mapping[str, Flags]
 
 
 class DemonstrationFile:
@@ -167,6 +170,7 @@ class DemonstrationFile:
             self._observations(group, "obs", length, where),
             self._observations(group, "next_obs", length, where),
             *self.images(name),
+            self._flags(group, length, where),
         )
 
     def images(self, name: str) -> tuple[Mapping[str, StoredImages], Mapping[str, StoredImages]]:
@@ -240,6 +244,10 @@ class DemonstrationFile:
                 f"{where}: dataset {key!r} has shape {values.shape}, expected (steps, dimensions)"
             )
         return values
+
+    def _flags(self, group: h5py.Group, length: int, where: str) -> dict[str, Flags]:
+        present = [key for key in FLAGS if key in group]
+        return {key: as_flags(self._numbers(group, key, where), length, f"{where}: {key}") for key in present}
 
     def _observations(self, group: h5py.Group, key: str, length: int, where: str) -> dict[str, Array]:
         """The low-dimensional arrays (T, D) of an observation group; images are left where they are."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowrl.replay.importers.acting import Acting
 from flowrl.replay.importers.images import EncodedFrames
 from flowrl.replay.importers.target import Target
 from flowrl.replay.schema import Array, Floats, Outcome, OutcomeBy, Source, Step
@@ -61,14 +62,16 @@ def write_episode(
     trajectory: Trajectory,
     actions: Floats,
     target: Target,
-    source: Source,
+    source: Source | Acting,
     said_by: OutcomeBy = OutcomeBy.ENVIRONMENT,
 ) -> None:
     """Write one closed episode with the actions (T, A).
 
     Reward is 1 on the step that first solves the task; the episode ends on its last step, as success,
-    failure or, when nobody can tell, unknown. ``said_by`` is who judged it.
+    failure or, when nobody can tell, unknown. ``source`` is who acted, at all steps or (T) step by step;
+    ``said_by`` is who judged it.
     """
+    acting = source if isinstance(source, Acting) else Acting.throughout(source, len(actions))
     spec, succeeded, last = target.interface, trajectory.succeeded, len(actions) - 1
     success = succeeded is not None and bool(succeeded.any())
     first = int(succeeded.argmax()) if succeeded is not None and success else -1
@@ -83,7 +86,8 @@ def write_episode(
                 terminated=index == last and success,
                 # The recording stops there; nothing about the task ends.
                 truncated=index == last and not success,
-                source=source,
+                source=Source(int(acting.source[index])),
+                intervention_id=int(acting.takeover[index]),
                 stamp_ns=round(index / spec.control_hz * 1e9),
             )
         )

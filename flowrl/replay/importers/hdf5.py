@@ -8,6 +8,7 @@ episode ends on its last step. ``until_success`` cuts there instead, as the envi
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from flowrl.errors import DataError
 from flowrl.replay.frames import FrameCodec
 from flowrl.replay.importers import recording
+from flowrl.replay.importers.acting import Acting, acting_of, shared_steps
 from flowrl.replay.importers.actions import (
     ActionRule,
     ActionTransform,
@@ -55,7 +57,7 @@ class ImportOptions:
         limit: import only the first so many demonstrations.
         filter_key: import only those listed under this key of the file's ``mask``.
         observations: where observations come from (see `choose_source`).
-        source: who acted in the demonstrations.
+        source: who acted in the demonstrations; where the file has flags of who acts, what its users are.
         replace: replace the stream when it is an earlier import.
         allow_duplicate: import demonstrations that another stream of the replay already holds.
         allow_mismatch: import what was recorded under another control rate, robot or controller.
@@ -81,6 +83,9 @@ class _Tally:
     steps: int = 0
     successes: int = 0
     cut: int = 0
+    one_of_several: int = 0
+    takeovers: int = 0
+    acted: Counter[str] = field(default_factory=Counter[str])
     warnings: list[str] = field(default_factory=list[str])
 
 
@@ -125,6 +130,9 @@ def import_hdf5(
             tally = _write(file, writer, plan, target, options, on_demonstration)
         if tally.cut:
             plan.dropped.append(Dropped("steps after the first success", tally.cut, "--until-success"))
+        if tally.one_of_several:
+            why = "a step has one source; at these steps some of the users acted"
+            plan.dropped.append(Dropped("which of the users acted", tally.one_of_several, why))
         report = ImportReport(
             stream=stream,
             source=path.name,
@@ -141,6 +149,8 @@ def import_hdf5(
             dropped=tuple(plan.dropped),
             warnings=(*plan.warnings, *tally.warnings),
             seconds=time.perf_counter() - started,
+            acted=dict(sorted(tally.acted.items())),
+            takeovers=tally.takeovers,
         )
         keep_report(report, aside / stream)
     return report
@@ -249,12 +259,21 @@ def _write(
             trajectory = _cut(trajectory)
         steps = len(trajectory.observations)
         success = None if trajectory.succeeded is None else bool(trajectory.succeeded.any())
-        write_episode(writer, trajectory, actions[:steps], target, options.source)
+        acting = acting_of(demonstration.flags, options.source, len(actions)).first(steps)
+        write_episode(writer, trajectory, actions[:steps], target, acting)
+        _count_acting(tally, acting, demonstration)
         tally.steps += steps
         tally.successes += success is True
         tally.cut += len(actions) - steps
         on_demonstration(DemonstrationDone(name, index, len(plan.names), steps, success))
     return tally
+
+
+def _count_acting(tally: _Tally, acting: Acting, demonstration: Demonstration) -> None:
+    tally.acted.update(Source(int(each)).name.lower() for each in acting.source)
+    tally.takeovers += acting.takeovers
+    first = {key: flags[: len(acting.source)] for key, flags in demonstration.flags.items()}
+    tally.one_of_several += shared_steps(first)
 
 
 def _warnings(name: str, trajectory: Trajectory) -> list[str]:

@@ -17,7 +17,13 @@ from flowrl.replay.importers.target import Target
 
 Facts = Mapping[str, Any]
 
-DECISIVE = ("control_freq", "robots", "controller.type", "controller.input_type")
+DECISIVE = (
+    "control_freq",
+    "robots",
+    "controller.type",
+    "controller.input_type",
+    "controller.input_ref_frame",
+)
 """A difference here gives the same action another meaning, so it is refused; other ones are warned of."""
 
 _CONTROLLER = (
@@ -53,6 +59,9 @@ def facts_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "control_delta" in controller:
         # The name of `input_type` before robosuite 1.5.
         controller = {**controller, "input_type": "delta" if controller["control_delta"] else "absolute"}
+    if controller and len(facts.get("robots", ())) > 1:
+        # The bases of two arms are turned against each other. Before robosuite 1.5 deltas were the world's.
+        facts["controller.input_ref_frame"] = controller.get("input_ref_frame", "world")
     for key in _CONTROLLER:
         if key in controller:
             facts[f"controller.{key}"] = controller[key]

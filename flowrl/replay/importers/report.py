@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,8 @@ class ImportReport:
     ``source`` is the name of the file or directory and ``sha256`` that of its bytes; ``environment`` is
     empty where none was needed; ``demonstrations`` are the names imported, in order. ``observations`` says
     where observations came from: states replayed in the simulator, or the file. ``ranges`` are the actions
-    as found; ``rule`` is what was done about them.
+    as found; ``rule`` is what was done about them. ``acted`` counts steps by who acted, where that was looked
+    at step by step, and ``takeovers`` those of all episodes.
     """
 
     stream: str
@@ -56,6 +57,8 @@ class ImportReport:
     dropped: tuple[Dropped, ...]
     warnings: tuple[str, ...]
     seconds: float
+    acted: Mapping[str, int] = field(default_factory=dict[str, int])
+    takeovers: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back to an equal report."""
@@ -138,8 +141,16 @@ def _summary(report: ImportReport) -> Table:
         ("episodes", f"{report.episodes:,}"),
         ("steps", f"{report.steps:,}"),
         ("successes", share),
+        ("acted", _acted(report)),
         ("observations", came_from),
         ("time", f"{report.seconds:.1f} s"),
     ):
-        table.add_row(name, escape(value))
+        if value:
+            table.add_row(name, escape(value))
     return table
+
+
+def _acted(report: ImportReport) -> str:
+    shares = [f"{who} {steps:,}" for who, steps in report.acted.items()]
+    takeovers = [f"{report.takeovers:,} takeovers"] if report.takeovers else []
+    return ", ".join(shares + takeovers)
