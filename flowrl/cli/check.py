@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,7 +16,9 @@ from flowrl.cli.common import Settings, environment_config, existing
 from flowrl.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from flowrl.learner.preflight import Finding
+    from flowrl.preflight import Checked
+    from flowrl.replay.reader import ReplayReader
+    from flowrl.spec import Spec
 
 _MARKS = {"ok": "[green]ok[/green]", "warning": "[yellow]warning[/yellow]", "error": "[red]error[/red]"}
 
@@ -31,40 +33,73 @@ def check(
     replay: Annotated[Path | None, typer.Option(help="A replay directory.")] = None,
     env: Annotated[str | None, typer.Option(help="An environment of the registry.")] = None,
     settings: Settings = None,
-    to_json: Annotated[Path | None, typer.Option("--json", help="Also write the findings here.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="A second replay: its spec and its cameras are compared.")
+    ] = None,
+    end_rule: Annotated[
+        Literal["strict", "padded"],
+        typer.Option(help="How a run would cut chunks at the end of an episode (sampling.end_rule)."),
+    ] = "strict",
+    to_json: Annotated[Path | None, typer.Option("--json", help="Also write everything here.")] = None,
+    to_html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a page with a drawing of all ranges.")
+    ] = None,
 ) -> None:
-    """Compare policy, replay and environment by name: features, bounds, rates, settings, ranges.
+    """Compare policy, replay and environment: interfaces, rates, values, cameras, actions, normalisation.
 
     Exit code 1 when anything is an error; a run would refuse it.
     """
-    from flowrl.learner import preflight
     from flowrl.policies.io import load_policy
-    from flowrl.replay.reader import ReplayReader
+    from flowrl.preflight import check as compare
 
     if policy is None and replay is None and env is None:
         raise UsageError("name at least one of --policy, --replay and --env")
-    interface = None
-    if env is not None:
-        from flowrl.cli.simulation import make_environment
-
-        environment = make_environment(environment_config(env, settings))
-        interface = environment.interface
-        environment.close()
-    found = preflight.check(
+    if against is not None and replay is None:
+        raise UsageError("--against is compared with a replay; name it with --replay")
+    checked = compare(
         None if policy is None else load_policy(existing(policy, "policy", "make one with: flowrl pretrain")),
-        None if replay is None else ReplayReader(existing(replay, "replay", "make one with: flowrl collect")),
-        interface,
+        None if replay is None else _reader(replay),
+        None if env is None else _interface(env, settings),
         Path.cwd() if Path.cwd().exists() else Path(tempfile.gettempdir()),
+        other=None if against is None else _reader(against),
+        end_rule=end_rule,
     )
-    Console().print(_table(found))
+    show(checked, Console())
     if to_json is not None:
-        to_json.write_text(json.dumps(preflight.to_json(found), indent=2) + "\n")
-    if any(finding.level == "error" for finding in found):
+        to_json.write_text(json.dumps(checked.to_json(), indent=2) + "\n")
+    if to_html is not None:
+        from flowrl.preflight.page import write_page
+
+        write_page(checked, to_html)
+        typer.echo(f"page: {to_html}")
+    if checked.at("error"):
         raise typer.Exit(EXIT_FAILED)
 
 
-def _table(findings: list[Finding]) -> Table:
+def show(checked: Checked, console: Console) -> None:
+    """The findings by subject, and the verdict."""
+    from flowrl.preflight.findings import SUBJECTS
+
     table = Table("", "what", "finding", box=None)
-    for finding in findings:
-        table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.message))
-    return table
+    for subject, title in SUBJECTS.items():
+        found = checked.about(subject)
+        if found:
+            table.add_row("", f"[bold]{escape(title)}[/bold]")
+        for finding in found:
+            table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.message))
+    console.print(table)
+    console.print(checked.verdict, markup=False, highlight=False, style="bold")
+
+
+def _reader(path: Path) -> ReplayReader:
+    from flowrl.replay.reader import ReplayReader
+
+    return ReplayReader(existing(path, "replay", "make one with: flowrl collect"))
+
+
+def _interface(name: str, settings: list[str] | None) -> Spec:
+    from flowrl.cli.simulation import make_environment
+
+    environment = make_environment(environment_config(name, settings))
+    environment.close()
+    return environment.interface

@@ -20,10 +20,10 @@ from flowrl.learner.base_policy import load_base
 from flowrl.learner.config import AsynchronousConfig, InterleavedConfig, RunConfig
 from flowrl.learner.drivers import Asynchronous, Driver, Interleaved, Simulation
 from flowrl.learner.learner import Learner
-from flowrl.learner.preflight import preflight
 from flowrl.learner.progress import Progress, Quiet
 from flowrl.learner.run import Run
 from flowrl.policies.io import load_flow_policy, read_description, save_policy
+from flowrl.preflight import preflight
 from flowrl.rollout import Episode
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _finetune(run: Run, config: RunConfig, simulation: Simulation, progress: Pro
     run.write_json("spec.json", base.spec.to_json())
     loaded = run.checkpoints.load_latest()
     learner = Learner(run, config, base, None if loaded is None else loaded.step)
-    for finding in preflight(base, learner.reader, run.directory):
+    for finding in preflight(base, learner.reader, run.directory, config.sampling.end_rule):
         _log.info("preflight %s, %s: %s", finding.level, finding.name, finding.message)
         if finding.level == "warning":
             progress.say(f"preflight: {finding.name}: {finding.message}")
