@@ -1,1 +1,1 @@
-"""Learner: preflight, drivers and metrics of a run; knows no network by name."""
+"""Learner: the loop, drivers and metrics of a run; knows no network by name."""

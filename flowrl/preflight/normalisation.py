@@ -164,7 +164,8 @@ def _acting(policy: ChunkPolicy, batch: ChunkBatch, served: Observation) -> Iter
         )
         yield Finding("error", "normalisation", "acting", message, {"gap": gap})
     else:
-        message = f"{len(acted)} chunks, served and trained path agree to {max(gap, 1e-12):.1g}"
+        agree = f"to {gap:.1g}" if gap else "to the bit"
+        message = f"{len(acted)} chunks, served and trained path agree {agree}"
         yield Finding("ok", "normalisation", "acting", message, {"gap": gap})
 
 

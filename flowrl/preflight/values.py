@@ -148,7 +148,7 @@ def _use_of_bounds(reader: ReplayReader, dimensions: Sequence[Dimension]) -> Ite
     for each, low, high in zip(
         [d for d in dimensions if d.kind == "action"], spec.low, spec.high, strict=True
     ):
-        used = (each.q99 - each.q01) / (high - low)
+        used = (each.maximum - each.minimum) / (high - low)
         only_two_values = each.maximum - each.minimum >= CONSTANT and each.at_bounds == 1.0
         if each.at_bounds > AT_BOUNDS_SHARE and not only_two_values:
             full.append(f"{each.name} {each.at_bounds:.0%}")

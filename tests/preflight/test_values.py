@@ -108,3 +108,9 @@ def test_actions_that_the_policy_cannot_make_are_warned_of(tmp_path: Path) -> No
 
 def test_one_episode_is_enough(tmp_path: Path) -> None:
     assert faults(check(reader=write(tmp_path / "r", [episode(0, 2)]))) == []
+
+
+def test_an_axis_that_is_rarely_used_is_in_no_other_unit(tmp_path: Path) -> None:
+    """As in human Lift: y is 0 but for a few steps, at which it goes to its bound."""
+    checked = check(reader=write(tmp_path / "r", spoiled(1, np.eye(1, 60, 30)[0])))
+    assert faults(checked) == []
