@@ -30,7 +30,11 @@ def check_timing(rows: Rows) -> Iterator[Finding]:
         yield Finding("ok", "timing", "control rate", f"{hz:g} Hz by the spec; the steps have no time stamps")
         return
     typical = float(np.median(intervals))
-    measured = 1.0 / typical if typical > 0 else float("inf")
+    if typical <= 0:
+        message = "most steps have the time stamp of the step before; stamp each observation when it is taken"
+        yield Finding("warning", "timing", "control rate", message)
+        return
+    measured = 1.0 / typical
     numbers = {"spec_hz": hz, "median_hz": measured, "p99_s": float(np.quantile(intervals, 0.99))}
     if abs(typical * hz - 1.0) > RATE_TOLERANCE:
         message = (

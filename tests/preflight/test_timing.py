@@ -40,6 +40,12 @@ def test_missing_stamps_are_said_not_warned_of(tmp_path: Path) -> None:
     assert "no time stamps" in message(checked, "control rate")
 
 
+def test_stamps_that_stand_still_are_warned_of(tmp_path: Path) -> None:
+    checked = check(reader=write(tmp_path / "r", clean(stamps=STEPS // 4 / 5)))
+    assert faults(checked) == [("warning", "control rate")]
+    assert "most steps have the time stamp of the step before" in message(checked, "control rate")
+
+
 def test_episodes_shorter_than_a_chunk(tmp_path: Path) -> None:
     reader = write(tmp_path / "r", [*clean(3), episode(8, 4), episode(9, 9, outcome=Outcome.TIMEOUT)])
     some = check(policy_for(reader, length=10), reader)
