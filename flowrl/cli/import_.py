@@ -25,7 +25,7 @@ def import_(
         typer.Argument(
             metavar="SOURCE",
             help="robosuite or robomimic demonstrations (HDF5), a replay buffer of diffusion_policy (zarr, "
-            "also .zip), or the directory of a LeRobot dataset.",
+            "also .zip), the directory of a LeRobot dataset, or a ROS 2 bag (.mcap, .db3, or rosbag2's directory).",
         ),
     ],
     to: Annotated[Path, typer.Option("--to", help="The replay directory; made when it is missing.")],
@@ -90,6 +90,10 @@ def import_(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Drop LeRobot episodes whose video lacks frames; else refuse.")
     ] = False,
+    contract: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a ROS 2 bag: what its topics mean, as configs/robots/ur.yaml."),
+    ] = None,
 ) -> None:
     """Import demonstrations into a [bold]stream[/bold] of a [bold]replay[/bold], whole or not at all.
 
@@ -99,7 +103,7 @@ def import_(
     """
     from rich.console import Console
 
-    from flowrl.cli import import_buffer, import_hdf5
+    from flowrl.cli import import_bag, import_buffer, import_hdf5
     from flowrl.cli.import_sources import ImportJob, default_stream, kind_of, require_applicable
     from flowrl.cli.progress import make_progress
     from flowrl.replay.importers.diffusion_policy import BufferOptions
@@ -143,6 +147,17 @@ def import_(
                 allow_mismatch=allow_mismatch,
             )
             report = import_hdf5.run(job, options)
+        elif kind == "bag":
+            chosen = context.get_parameter_source("source")
+            report = import_bag.run(
+                job,
+                contract,
+                actions=actions,
+                source=acted if chosen is not None and chosen.name == "COMMANDLINE" else None,
+                limit=limit,
+                replace=replace,
+                allow_duplicate=allow_duplicate,
+            )
         else:
             options = BufferOptions(
                 control_hz=control_hz,

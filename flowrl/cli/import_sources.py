@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from flowrl.cli.progress import PlainProgress, RichProgress
     from flowrl.replay.importers.episodes import DemonstrationDone
 
-SourceKind = Literal["hdf5", "buffer", "lerobot"]
+SourceKind = Literal["hdf5", "buffer", "lerobot", "bag"]
 
 _WORDS: Mapping[SourceKind, str] = {
     "hdf5": "HDF5 demonstrations",
     "buffer": "a replay buffer of diffusion_policy",
     "lerobot": "a LeRobot dataset",
+    "bag": "a ROS 2 bag",
 }
 _APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "env": ("hdf5", "buffer"),
     "settings": ("hdf5", "buffer"),
-    "actions": ("hdf5", "buffer", "lerobot"),
+    "actions": ("hdf5", "buffer", "lerobot", "bag"),
     "until_success": ("hdf5",),
     "observations": ("hdf5",),
-    "source": ("hdf5", "buffer", "lerobot"),
+    "source": ("hdf5", "buffer", "lerobot", "bag"),
     "filter_key": ("hdf5",),
     "allow_mismatch": ("hdf5",),
     "control_hz": ("buffer",),
@@ -38,6 +39,7 @@ _APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "cameras": ("buffer", "lerobot"),
     "image_size": ("buffer", "lerobot"),
     "salvage": ("lerobot",),
+    "contract": ("bag",),
 }
 """The parameters of the command that not every kind of source has."""
 _BUFFER_SIGNS = ("data", "meta", ".zgroup", "replay_buffer.zarr")
@@ -60,9 +62,13 @@ class ImportJob:
 
     def done(self, done: DemonstrationDone) -> None:
         """One demonstration is imported."""
+        self.tell(done)
+        self.progress.advance(done.index, f"{done.index} of {done.total}")
+
+    def tell(self, done: DemonstrationDone) -> None:
+        """A line about a demonstration."""
         outcome = "outcome unknown" if done.success is None else "success" if done.success else "failure"
         self.progress.say(f"{done.name}: {done.steps:,} steps, {outcome}")
-        self.progress.advance(done.index, f"{done.index} of {done.total}")
 
 
 def kind_of(path: Path) -> SourceKind:
@@ -70,12 +76,16 @@ def kind_of(path: Path) -> SourceKind:
 
     Raises UsageError, with what is supported, for a directory that is nothing known.
     """
+    from robot_bridge.bags.bag import is_bag
+
     if not path.is_dir():
-        return "buffer" if path.suffix == ".zip" else "hdf5"
+        return "bag" if is_bag(path) else "buffer" if path.suffix == ".zip" else "hdf5"
     if (path / "meta" / "info.json").is_file():
         return "lerobot"
     if path.suffix == ".zarr" or any((path / sign).exists() for sign in _BUFFER_SIGNS):
         return "buffer"
+    if is_bag(path):
+        return "bag"
     from flowrl.replay.importers.demonstrations import SUPPORTED
 
     raise UsageError(
@@ -95,6 +105,10 @@ def require_applicable(context: typer.Context, kind: SourceKind, path: Path) -> 
             remedy = (
                 "; the environment says which cameras it has: --set cameras=agentview --set image_size=84"
             )
+        if kind == "bag" and name in ("env", "control_hz", "features", "cameras", "image_size"):
+            remedy = "; the contract says what a bag becomes"
+        if kind == "bag" and name == "salvage":
+            remedy = "; what a damaged bag still holds is always imported"
         raise UsageError(
             f"{options[name]} does not apply to {path.name}, which is {_WORDS[kind]}; it is for "
             f"{' and '.join(_WORDS[each] for each in kinds)}{remedy}"

@@ -33,8 +33,9 @@ class ActionRange:
 
     @property
     def is_outside(self) -> bool:
-        """Whether any value lies outside the bounds."""
-        return self.minimum < self.low or self.maximum > self.high
+        """Whether any value lies outside the bounds, both as the 32-bit numbers that are stored."""
+        low, high = np.float32(self.low), np.float32(self.high)
+        return bool(np.float32(self.minimum) < low or np.float32(self.maximum) > high)
 
 
 class RangeCounter:

@@ -32,6 +32,7 @@ SUPPORTED = (
     "robomimic data, low-dimensional or with images (HDF5: data/demo_k/{actions, states or obs, rewards})",
     "replay buffers of diffusion_policy (zarr, a directory or .zip: data/action, meta/episode_ends)",
     "LeRobot datasets (a directory with meta/info.json)",
+    "ROS 2 bags (.mcap, .db3, or the directory that rosbag2 wrote)",
 )
 """What `flowrl import` reads, for messages and help."""
 

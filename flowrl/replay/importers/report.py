@@ -32,6 +32,18 @@ class Dropped:
 
 
 @dataclass(frozen=True)
+class StreamUse:
+    """One stream of messages of a recording: how many there were, and how old they were in the rows, ms."""
+
+    name: str
+    topic: str
+    messages: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True)
 class ImportReport:
     """What an import did.
 
@@ -39,7 +51,8 @@ class ImportReport:
     empty where none was needed; ``demonstrations`` are the names imported, in order. ``observations`` says
     where observations came from: states replayed in the simulator, or the file. ``ranges`` are the actions
     as found; ``rule`` is what was done about them. ``acted`` counts steps by who acted, where that was looked
-    at step by step, and ``takeovers`` those of all episodes.
+    at step by step, and ``takeovers`` those of all episodes. ``streams`` are the messages that rows were made of,
+    where the source is a recording of messages.
     """
 
     stream: str
@@ -59,6 +72,7 @@ class ImportReport:
     seconds: float
     acted: Mapping[str, int] = field(default_factory=dict[str, int])
     takeovers: int = 0
+    streams: tuple[StreamUse, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back to an equal report."""
@@ -77,6 +91,7 @@ class ImportReport:
             values["ranges"] = tuple(ActionRange(**each) for each in values["ranges"])
             values["dropped"] = tuple(Dropped(**each) for each in values["dropped"])
             values["warnings"] = tuple(values["warnings"])
+            values["streams"] = tuple(StreamUse(**each) for each in values.get("streams", ()))
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ReplayError(f"import report: {error}") from error
@@ -119,6 +134,12 @@ def render_import(report: ImportReport) -> RenderableType:
         outside = f"{each.share_outside:.1%}" if each.is_outside else "-"
         actions.add_row(escape(each.name), *numbers, outside, f"{each.scale:g}", style=style)
     parts: list[RenderableType] = [_summary(report), actions]
+    if report.streams:
+        streams = Table("stream", "topic", "messages", "age p50", "p99", "max", title="streams", box=None)
+        for used in report.streams:
+            ages = (f"{age:.1f} ms" for age in (used.p50_ms, used.p99_ms, used.max_ms))
+            streams.add_row(escape(used.name), escape(used.topic), f"{used.messages:,}", *ages)
+        parts.append(streams)
     if report.dropped:
         dropped = Table("dropped", "count", "reason", box=None)
         for entry in report.dropped:
