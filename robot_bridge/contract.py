@@ -260,7 +260,7 @@ def _require_labels(where: str, parts: Sequence[StatePart] | Sequence[CommandPar
     if not parts:
         raise ValueError(f"{where} is empty; it needs at least one part")
     labels = [label for part in parts for label in part.names]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
+    twice = [label for label in labels if labels.count(label) > 1]
     if twice:
         raise ValueError(f"{where} has the dimension {twice[0]!r} twice; give one of its parts a prefix")
 

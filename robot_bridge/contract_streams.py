@@ -215,6 +215,6 @@ def require_distinct(name: str, values: tuple[str, ...]) -> None:
     """Raise ValueError unless there is at least one value and none is there twice."""
     if not values:
         raise ValueError(f"{name} is empty; name at least one")
-    twice = sorted({value for value in values if values.count(value) > 1})
+    twice = [value for value in values if values.count(value) > 1]
     if twice:
         raise ValueError(f"{name} has {twice[0]!r} twice; each may be there once")

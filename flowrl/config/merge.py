@@ -178,8 +178,12 @@ def _type_note(cls: type, key: str) -> str:
 def _dotted(location: Sequence[int | str], merged: Any, missing: bool) -> str:
     """Pydantic's location without the names of union members, which are no keys of ours."""
     parts: list[str] = []
-    here = merged
+    here, told = merged, None
     for index, part in enumerate(location):
+        # An alternative's kind comes before its keys, and may be the name of one of them.
+        if isinstance(here, dict) and here is not told and cast(Any, here).get("kind") == part:
+            told = here
+            continue
         inside = part in here if isinstance(here, dict) else isinstance(here, list) and isinstance(part, int)
         if inside:
             here = cast(Any, here)[part]

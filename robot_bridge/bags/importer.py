@@ -23,20 +23,13 @@ from flowrl.replay.importers.report import Dropped, ImportReport
 from flowrl.replay.importers.staging import staged
 from flowrl.replay.schema import Kind, Outcome, OutcomeBy, Source
 from flowrl.replay.writer import StreamWriter
-from robot_bridge.assembler import Assembler
 from robot_bridge.bags.bag import Bag, open_bag
-from robot_bridge.bags.decode import Decoder
 from robot_bridge.bags.episodes import EpisodeWriter
-from robot_bridge.bags.order import Break, Ordering
-from robot_bridge.bags.records import Hole, Item
-from robot_bridge.bags.resample import Resampler
-from robot_bridge.bags.tally import Tally, episode_notes, stream_uses
+from robot_bridge.bags.rows import BagRows
+from robot_bridge.bags.tally import episode_notes, stream_uses
 from robot_bridge.contract import Contract
-from robot_bridge.messages import MessageFault, stamp_of
 
 _FIRST = "episode_0"
-_PROGRESS_EVERY = 256
-_LATEST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,8 @@ def import_bag(
                 limit=options.limit,
                 on_episode=on_episode,
             )
-            job = _Import(bag, contract, options, episodes, on_bytes)
+            rows = BagRows(bag, contract, options.codec, on_bytes)
+            job = _Import(bag, contract, options, rows, episodes)
             job.run()
         ranges = episodes.ranges.ranges()
         _require_inside(ranges, options.actions, bag.name)
@@ -126,7 +120,7 @@ def import_bag(
             dropped=tuple(job.dropped()),
             warnings=tuple(job.warnings()),
             seconds=time.perf_counter() - started,
-            streams=stream_uses(job.assembler.streams, job.tally.messages, episodes.ages),
+            streams=stream_uses(rows.assembler.streams, rows.tally.messages, episodes.ages),
         )
         keep_report(report, aside / stream)
     return report
@@ -150,49 +144,21 @@ def _acting(contract: Contract, source: Source | None) -> Source:
 
 
 class _Import:
-    """One pass over a bag: decode, order, resample, write, count."""
+    """Writes the episodes of a bag, and says what was not written."""
 
     def __init__(
-        self,
-        bag: Bag,
-        contract: Contract,
-        options: BagOptions,
-        episodes: EpisodeWriter,
-        on_bytes: Callable[[int, int], None],
+        self, bag: Bag, contract: Contract, options: BagOptions, rows: BagRows, episodes: EpisodeWriter
     ) -> None:
         self._bag, self._contract, self._options = bag, contract, options
-        self._episodes, self._on_bytes = episodes, on_bytes
-        self._types = contract.topics()
-        self._decoder = Decoder(self._types)
-        self.assembler = Assembler(contract, options.codec)
-        self._resampler = Resampler(contract, self.assembler)
-        self._ordering = Ordering({part.topic: contract.command_after_ns for part in contract.command})
-        self.tally = Tally()
+        self._rows, self._episodes = rows, episodes
+        self._tally = rows.tally
 
     def run(self) -> None:
         """Write all episodes. Raises DataError when there is none, or a topic is missing."""
-        resampler, take = self._resampler, self._episodes.take
-        for event in self._ordering.events(self._counted()):
+        for event in self._rows.events():
+            self._episodes.take(event)
             if self._episodes.full:
                 break
-            if isinstance(event, Break):
-                self.tally.breaks.append(event)
-                for each in resampler.interrupt(event.kind, event.at_ns):
-                    take(each)
-                continue
-            for each in resampler.until(event.time_ns):
-                take(each)
-            topic = event.message.channel.topic
-            try:
-                message = self._decoder.decode(event.message)
-                self.tally.stamp(topic, stamp_of(message), event.message.time_ns)
-                for each in resampler.put(topic, message, event.time_ns):
-                    take(each)
-            except MessageFault as fault:
-                self.tally.faults[topic, str(fault)] += 1
-        else:
-            for each in resampler.finish():
-                take(each)
         self._episodes.close()
         self._require_topics()
         if not self._episodes.ended:
@@ -200,45 +166,29 @@ class _Import:
 
     def dropped(self) -> Iterator[Dropped]:
         """Everything that is not in the stream."""
-        for refusal, count in sorted(self._resampler.refused.items(), key=str):
+        resampler = self._rows.resampler
+        for refusal, count in sorted(resampler.refused.items(), key=str):
             yield Dropped("rows", count, f"{refusal.stream}: {refusal.reason}")
-        waited_ms = round(self._resampler.waited_ns / 1e6)
+        waited_ms = round(resampler.waited_ns / 1e6)
         if waited_ms:
             yield Dropped("milliseconds", waited_ms, "inside episodes, while a stream was missing or too old")
-        yield from self.tally.dropped(self._ordering.unused)
+        yield from self._tally.dropped(self._rows.ordering.unused, resampler.others)
 
     def warnings(self) -> Iterator[str]:
         """What the user should know."""
         yield from self._bag.notes
-        for hole in self.tally.holes:
+        for hole in self._tally.holes:
             yield f"{hole.file}: {hole.reason}; {hole.lost_bytes:,} bytes are lost, the rest was imported"
-        yield from self.tally.warnings(self._ordering.sorted_in)
+        yield from self._tally.warnings(self._rows.ordering.sorted_in)
         for feature in self._contract.spec().cameras:
-            yield from resize_note(feature, self.assembler.sizes[feature.name])
-        if self._options.limit is not None and self._episodes.full:
+            yield from resize_note(feature, self._rows.assembler.sizes[feature.name])
+        if self._episodes.full:
             yield f"the bag was read up to episode {self._options.limit}, the limit"
         if self._episodes.stray:
             yield f"{self._episodes.stray} judgements came before the first row of an episode; they are left out"
         yield from episode_notes(self._episodes.ended, self._contract.episodes.success is not None)
         for topic in self._absent(self._optional()):
             yield f"the bag has nothing on {topic}, which the contract names"
-
-    def _counted(self) -> Iterator[Item]:
-        """The bag's items on the contract's topics, counted."""
-        for number, item in enumerate(self._bag.items()):
-            if number % _PROGRESS_EVERY == 0:
-                self._on_bytes(self._bag.position, self._bag.size)
-            if isinstance(item, Hole):
-                self.tally.holes.append(item)
-            elif item.channel.topic not in self._types:
-                self.tally.foreign[item.channel.topic] += 1
-                continue
-            elif item.time_ns > _LATEST:
-                self.tally.faults[item.channel.topic, "a time of arrival that is none"] += 1
-                continue
-            else:
-                self.tally.messages[item.channel.topic] += 1
-            yield item
 
     def _optional(self) -> list[str]:
         """Topics on which silence has a meaning: nobody judged, or nobody took over where somebody else acts."""
@@ -248,17 +198,17 @@ class _Import:
         return [topic for topic in topics if topic is not None]
 
     def _absent(self, topics: list[str]) -> list[str]:
-        return [topic for topic in topics if not self.tally.messages[topic]]
+        return [topic for topic in topics if not self._tally.messages[topic]]
 
     def _require_topics(self) -> None:
         """Raise DataError for a topic without messages."""
         if self._episodes.full:
             return
         optional = self._optional()
-        missing = self._absent([topic for topic in self._types if topic not in optional])
+        missing = self._absent([topic for topic in self._rows.types if topic not in optional])
         if not missing:
             return
-        there = sorted(self.tally.messages.keys() | self.tally.foreign.keys())
+        there = sorted(self._tally.messages.keys() | self._tally.foreign.keys())
         near = difflib.get_close_matches(missing[0], there, 1)
         intervention = self._contract.intervention
         remedy = f"; the nearest that it has is {near[0]}" if near else ""
@@ -266,16 +216,16 @@ class _Import:
             remedy += "; where nobody could take over, say who acted with --source"
         elif missing[0] == self._contract.episodes.running:
             remedy += "; where a bag is one episode, set episodes.running to null"
-        damage = " that can be read" if self.tally.holes else ""
+        damage = " that can be read" if self._tally.holes else ""
         raise DataError(
             f"{self._bag.name} has nothing on {missing[0]}{damage}, which the contract names for "
-            f"{self._types[missing[0]]}{remedy}. Its topics: {', '.join(there) or 'none'}"
+            f"{self._rows.types[missing[0]]}{remedy}. Its topics: {', '.join(there) or 'none'}"
         )
 
     def _no_row(self) -> str:
-        blocker = self._resampler.blocker
+        blocker = self._rows.resampler.blocker
         why = "no episode ran" if blocker is None else f"{blocker.stream}: {blocker.reason}"
-        faults = "; ".join(f"{n} messages on {t}: {why}" for (t, why), n in self.tally.faults.most_common(3))
+        faults = "; ".join(f"{n} messages on {t}: {why}" for (t, why), n in self._tally.faults.most_common(3))
         return (
             f"{self._bag.name}: no row could be made ({why}{'; ' + faults if faults else ''}); nothing was imported. "
             "Compare the contract's limits on age and skew with the rates of its topics"

@@ -52,6 +52,8 @@ class Resampler:
     contract: Contract
     assembler: Assembler
     refused: Counter[Refusal] = field(default_factory=Counter[Refusal])
+    others: Counter[str] = field(default_factory=Counter[str])
+    """Messages by topic that hold nothing of the contract."""
     waited_ns: int = 0
     """Time while an episode ran and no row was possible, beside that of refused rows."""
 
@@ -74,8 +76,8 @@ class Resampler:
         before it must be taken all the same.
         """
         episodes, intervention = self.contract.episodes, self.contract.intervention
-        if topic in self._topics:
-            self.assembler.put(topic, message, time_ns)
+        if topic in self._topics and not self.assembler.put(topic, message, time_ns):
+            self.others[topic] += 1
         if intervention is not None and topic == intervention.topic:
             self._takeover.put(message, time_ns)
         if topic == episodes.success:

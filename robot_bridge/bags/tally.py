@@ -46,8 +46,6 @@ class Tally:
     """Messages of topics that the contract does not name."""
     faults: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Messages that were useless, by topic and reason."""
-    others: Counter[str] = field(default_factory=Counter[str])
-    """Messages on the contract's topics that hold nothing of it."""
     holes: list[Hole] = field(default_factory=list[Hole])
     breaks: list[Break] = field(default_factory=list[Break])
     clocks: dict[str, _Clock] = field(default_factory=dict[str, _Clock])
@@ -57,8 +55,11 @@ class Tally:
         if stamp_ns is not None:
             self.clocks.setdefault(topic, _Clock()).add(stamp_ns, arrival_ns)
 
-    def dropped(self, unused: int) -> list[Dropped]:
-        """What is not in the stream, rows aside. ``unused`` are messages shortly before a hole."""
+    def dropped(self, unused: int, others: Mapping[str, int]) -> list[Dropped]:
+        """What is not in the stream, rows aside.
+
+        ``unused`` are messages shortly before a hole, ``others`` those by topic of other publishers.
+        """
         out = [
             Dropped(f"bytes of {hole.file}", hole.lost_bytes, f"{hole.reason}; what was there is lost")
             for hole in self.holes
@@ -69,7 +70,7 @@ class Tally:
         out += [Dropped(f"messages on {t}", n, why) for (t, why), n in sorted(self.faults.items())]
         out += [
             Dropped(f"messages on {topic}", count, "none of the contract's joints: another publisher")
-            for topic, count in sorted(self.others.items())
+            for topic, count in sorted(others.items())
         ]
         out += [
             Dropped(f"messages on {topic}", count, "the contract does not name the topic")

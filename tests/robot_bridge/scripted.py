@@ -16,6 +16,9 @@ import numpy as np
 from mcap.writer import CompressionType
 from mcap_ros2.writer import Writer
 from PIL import Image
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import Writer as BagWriter
+from rosbags.typesys import Stores, get_typestore
 
 from robot_bridge.bags.definitions import definition
 from robot_bridge.contract import Contract, load_contract
@@ -148,16 +151,11 @@ def write_mcap(
     return path
 
 
-def write_directory(
-    path: Path, sent: Sequence[Sent], storage: Literal["mcap", "sqlite3"], version: int = 9
-) -> Path:
+def write_directory(path: Path, sent: Sequence[Sent], storage: Literal["mcap", "sqlite3"]) -> Path:
     """The directory that another implementation of rosbag2 writes: metadata and one file."""
-    from rosbags.rosbag2 import StoragePlugin, Writer as BagWriter
-    from rosbags.typesys import Stores, get_typestore
-
     store = get_typestore(Stores.ROS2_HUMBLE)
     plugin = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}[storage]
-    with BagWriter(path, version=version, storage_plugin=plugin) as writer:
+    with BagWriter(path, version=9, storage_plugin=plugin) as writer:
         connections: dict[str, Any] = {}
         for each in sent:
             if each.topic not in connections:
