@@ -1,8 +1,8 @@
 """Read an MCAP file from front to back, and as much of a damaged one as there is.
 
 An MCAP file has its index at its end, so one whose recorder was killed has none. It is therefore never asked
-for: records are walked in order. A chunk that fails its checksum is skipped, a file that stops in the middle
-of a record ends there; both become a `Hole`, which says how much is lost.
+for: records are walked in order. A record that is damaged is skipped, as is a chunk that fails its checksum; a
+file that stops in the middle of a record ends there. Each is a `Hole`, which says how much is lost.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 from flowrl.errors import DataError
 from flowrl.replay.extras import data_module
@@ -21,6 +22,8 @@ MAX_RECORD = 1 << 28
 """Bytes of a record, also of what it unpacks to, beyond which it is taken for damage: memory stays bounded."""
 
 _MAGIC = b"\x89MCAP0\r\n"
+_HEAD = struct.Struct("<BQ")
+_DATA_END = 15
 _UNDECLARED = Channel("(a topic whose declaration is lost)", "unknown", "", "", b"")
 
 
@@ -43,32 +46,24 @@ class McapFile:
 
         Raises DataError when the file is no MCAP file, MissingExtra when mcap is not installed.
         """
-        stream_reader = data_module("mcap.stream_reader")
-        records = data_module("mcap.records")
         with self._path.open("rb") as file:
             start = file.read(len(_MAGIC))
             if start != _MAGIC[: len(start)]:
                 raise DataError(f"{self._path.name} is no MCAP file: it begins with {start!r}")
-            file.seek(0)
-            reader = stream_reader.StreamReader(
-                cast(IO[bytes], _Exact(file)), emit_chunks=True, record_size_limit=MAX_RECORD
-            )
-            walk = iter(reader.records)
-            while True:
-                try:
-                    record = next(walk)
-                except _errors() as error:
-                    reason = f"it stops at byte {self.position:,} of {self._size:,} ({_words(error)})"
-                    yield Hole(self._path.name, reason, self._size - self.position)
-                    return
+            opcode = -1
+            while opcode != _DATA_END:
                 self.position = file.tell()
                 try:
-                    yield from list(self._unpacked(record))
+                    opcode, content = _record(file)
                 except _Damage as damage:
-                    yield Hole(self._path.name, f"a damaged chunk ({damage})", len(record.data))
-                    self._declare_from_index()
-                if isinstance(record, records.DataEnd):
+                    reason = f"it stops at byte {self.position:,} of {self._size:,} ({damage})"
+                    yield Hole(self._path.name, reason, self._size - self.position)
                     return
+                try:
+                    yield from list(self._unpacked(opcode, content))
+                except _Damage as damage:
+                    yield Hole(self._path.name, f"a damaged record ({damage})", len(content))
+                    self._declare_from_index()
 
     def _declare_from_index(self) -> None:
         """Topics may be declared in the chunk that is lost; an intact file repeats them at its end."""
@@ -81,18 +76,26 @@ class McapFile:
             for record in (*summary.schemas.values(), *summary.channels.values()):
                 list(self._message(record))
 
-    def _unpacked(self, record: Any) -> Iterator[Recorded]:
-        """The messages of a top-level record. Raises _Damage for a chunk that cannot be unpacked."""
-        records = data_module("mcap.records")
-        if not isinstance(record, records.Chunk):
-            yield from self._message(record)
-            return
+    def _unpacked(self, opcode: int, content: bytes) -> Iterator[Recorded]:
+        """The messages of a top-level record. Raises _Damage when it holds something else than it should."""
+        records, reader = data_module("mcap.records"), data_module("mcap.stream_reader")
+        source = data_module("mcap.data_stream").ReadDataStream(cast(IO[bytes], _Exact(BytesIO(content))))
         try:
-            inner = data_module("mcap.stream_reader").breakup_chunk(_inflated(record), validate_crc=True)
+            match opcode:
+                case 3:
+                    found = [records.Schema.read(source)]
+                case 4:
+                    found = [records.Channel.read(source)]
+                case 5:
+                    found = [records.Message.read(source, len(content))]
+                case 6:
+                    found = reader.breakup_chunk(_inflated(records.Chunk.read(source)), validate_crc=True)
+                case _:
+                    return
         except _errors() as error:
             raise _Damage(_words(error)) from error
-        for each in inner:
-            yield from self._message(each)
+        for record in found:
+            yield from self._message(record)
 
     def _message(self, record: Any) -> Iterator[Recorded]:
         records = data_module("mcap.records")
@@ -116,14 +119,28 @@ class McapFile:
 class _Exact:
     """A file whose reads are complete or fail: mcap takes a short record for a whole one."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def read(self, length: int) -> bytes:
         data = self._file.read(length)
         if len(data) < length:
-            raise data_module("mcap.exceptions").EndOfFile
+            raise EOFError
         return data
+
+
+def _record(file: IO[bytes]) -> tuple[int, bytes]:
+    """The next record: its kind and content. Raises _Damage when the file does not hold it whole."""
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        raise _Damage("the end of the file")
+    opcode, length = _HEAD.unpack(head)
+    if length > MAX_RECORD:
+        raise _Damage(f"a record of {length:,} bytes")
+    content = file.read(length)
+    if not opcode or len(content) < length:
+        raise _Damage("the end of the file" if opcode else "no record")
+    return opcode, content
 
 
 def _inflated(chunk: Any) -> Any:
