@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from flowrl.config import load, show, to_mapping, yaml_text
 from flowrl.errors import ConfigError
 from flowrl.spec import ActionSpec, Feature, Spec, compare
-from robot_bridge.contract import Contract, load_contract
+from robot_bridge.contract import (
+    Contract,
+    EpisodesConfig,
+    JoyIntervention,
+    ServicesConfig,
+    TakeoverIntervention,
+    load_contract,
+)
+from robot_bridge.contract_commands import CommandPart, JointLimit, Workspace
+from robot_bridge.contract_streams import Camera, QoS, StatePart
 from tests.robot_bridge import scripted
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "configs" / "robots").glob("*.yaml"))
@@ -155,6 +166,23 @@ def test_dimensions_that_repeat_need_a_prefix(tmp_path: Path) -> None:
     text = scripted.CONTRACT.replace(old, part % ", prefix: right" + old)
     names = scripted.contract(tmp_path, text=text).spec().observation[0].names
     assert names[6:9] + names[13:15] == ("x", "y", "z", "right.x", "right.y")
+
+
+def test_the_page_explains_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "contract.md").read_text()
+    classes = [
+        Contract,
+        EpisodesConfig,
+        ServicesConfig,
+        JoyIntervention,
+        TakeoverIntervention,
+        QoS,
+        Camera,
+        Workspace,
+    ]
+    classes += [JointLimit, *get_args(StatePart), *get_args(CommandPart)]
+    keys = {name for each in classes for name in (field.name for field in fields(each))}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
 
 
 def test_a_contract_extends_another(tmp_path: Path) -> None:
