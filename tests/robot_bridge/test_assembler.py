@@ -173,6 +173,17 @@ def test_frames_of_another_size_are_resized_and_their_sizes_noted(tmp_path: Path
     assert assembler.sizes == {WRIST: {(16, 24)}}
 
 
+def test_a_frame_that_turns_out_to_be_damaged_makes_no_row(tmp_path: Path) -> None:
+    assembler = Assembler(contract(tmp_path))
+    fill(assembler)
+    png = bytearray(
+        FrameCodec("png").encode(np.random.default_rng(0).integers(0, 256, (3, 16, 24), np.uint8))
+    )
+    png[len(png) // 2] ^= 255
+    assembler.put(CAMERA, SimpleNamespace(format="png", data=bytes(png)), 5 * MS)
+    assert reason(assembler.row(5 * MS)) == (WRIST, "a frame that cannot be decoded")
+
+
 def test_nothing_is_remembered_after_the_clock_jumped(assembler: Assembler) -> None:
     fill(assembler, at_ms=1000)
     assembler.clear()

@@ -6,16 +6,19 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flowrl.errors import DataError, FlowRLError, ReplayError, UsageError
+from flowrl.replay.frames import FrameCodec
 from flowrl.replay.importers.report import ImportReport, read_report
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.schema import EPISODE, NO_INTERVENTION, Outcome, OutcomeBy, Source
 from flowrl.replay.verify import verify
+from robot_bridge.assembler import Assembler, Row
 from robot_bridge.bags.importer import BagOptions, import_bag
 from tests.robot_bridge import scripted
 from tests.robot_bridge.scripted import (
@@ -127,6 +130,67 @@ def test_frames_of_the_right_size_are_kept_byte_for_byte(tmp_path: Path) -> None
     _, reader = run(tmp_path, arm(0, 500))
     stored = reader.frames.encoded(WRIST, range(10))
     assert stored == [jpeg(row // 2) for row in range(10)]
+
+
+def test_raw_images_keep_every_bit_through_png(tmp_path: Path) -> None:
+    def raw(ms: int) -> Sent:
+        bgr = np.full((8, 12, 3), (ms, 2, 250), np.uint8)
+        message = {
+            "header": scripted.header(at(ms)),
+            "height": 8,
+            "width": 12,
+            "encoding": "bgr8",
+            "step": 36,
+        }
+        return Sent(
+            at(ms), CAMERA, "sensor_msgs/msg/Image", message | {"is_bigendian": 0, "data": bgr.tobytes()}
+        )
+
+    sent = [each for each in arm(0, 200) if each.topic != CAMERA] + [raw(ms) for ms in range(0, 200, 50)]
+    text = scripted.CONTRACT.replace("height: 8", "encoding: bgr8, height: 8")
+    _, reader = run(tmp_path, by_time(sent), text=text, codec=FrameCodec("png"))
+    pixels = reader.frames.pixels(WRIST, range(4)).numpy()
+    expected = np.array([[250, 2, ms] for ms in range(0, 200, 50)], np.uint8)
+    np.testing.assert_array_equal(pixels, np.broadcast_to(expected[:, :, None, None], (4, 3, 8, 12)))
+
+
+def test_frames_of_another_size_are_resized_and_named(tmp_path: Path) -> None:
+    sent = [
+        frame(each.time_ns, 0, jpeg(99, (16, 36))) if each.topic == CAMERA else each for each in arm(0, 200)
+    ]
+    report, reader = run(tmp_path, sent)
+    assert np.abs(reader.frames.pixels(WRIST, range(4)).numpy().astype(int) - 99).max() <= 2, "JPEG, twice"
+    assert any(
+        "wrist is resized from 16 x 36 to 8 x 12 pixels, which changes their proportions" in warning
+        for warning in report.warnings
+    )
+
+
+def test_a_live_assembler_gives_the_rows_of_the_bag(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    sent = [replace(each, time_ns=each.time_ns + int(generator.integers(0, 9 * MS))) for each in arm(0, 1000)]
+    sent, late = by_time(sent), ("cameras.wrist.max_age_ms=120", "max_skew_ms=120")
+    _, reader = run(tmp_path, sent, *late)
+    live, waiting = Assembler(contract(tmp_path, *late)), iter(sent)
+    following = next(waiting)
+    for row, now in enumerate(reader.column("stamp_ns").tolist()):
+        while following is not None and following.time_ns <= now:
+            live.put(following.topic, spoken(following.message), following.time_ns)
+            following = next(waiting, None)
+        made = live.row(now)
+        assert isinstance(made, Row)
+        np.testing.assert_array_equal(made.observed.observation["observation.state"], reader.state[row])
+        np.testing.assert_array_equal(made.commanded.action, reader.action[row])
+        assert made.observed.observation[WRIST] == reader.frames.encoded(WRIST, [row])[0]
+        assert made.observed.age_ns == reader.column("age_ns")[row]
+    assert len(reader.state) == 20
+
+
+def spoken(value: Any) -> Any:
+    """A message as rclpy delivers it: an object with fields."""
+    if isinstance(value, dict):
+        return SimpleNamespace(**{key: spoken(each) for key, each in value.items()})
+    return value
 
 
 def test_commands_may_be_read_later_than_observations(tmp_path: Path) -> None:
@@ -346,6 +410,9 @@ def test_the_report_states_the_ages_of_every_stream(tmp_path: Path) -> None:
     # Rows at 0, 50, ...: joints every 10 ms, frames every 100, commands every 20.
     assert ages == {"observation.state": (0, 0, 0), WRIST: (25, 50, 50), "action": (5, 10, 10)}
     assert read_report(tmp_path / "replay-bag" / "bag") == report
+    # Reports of earlier versions have no streams.
+    earlier = {key: value for key, value in report.to_json().items() if key != "streams"}
+    assert ImportReport.from_json(earlier) == replace(report, streams=())
 
 
 def test_a_message_that_cannot_be_decoded_is_dropped(tmp_path: Path) -> None:
