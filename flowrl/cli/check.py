@@ -16,6 +16,7 @@ from flowrl.cli.common import Settings, environment_config, existing
 from flowrl.errors import EXIT_FAILED, UsageError
 
 if TYPE_CHECKING:
+    from flowrl.policies.interface import ChunkPolicy
     from flowrl.preflight import Checked
     from flowrl.replay.reader import ReplayReader
     from flowrl.spec import Spec
@@ -29,7 +30,10 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    policy: Annotated[Path | None, typer.Option(help="A policy directory.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="A policy directory, or lerobot:SOURCE, taken over for the environment or replay."),
+    ] = None,
     replay: Annotated[Path | None, typer.Option(help="A replay directory.")] = None,
     env: Annotated[str | None, typer.Option(help="An environment of the registry.")] = None,
     settings: Settings = None,
@@ -49,17 +53,18 @@ def check(
 
     Exit code 1 when anything is an error; a run would refuse it.
     """
-    from flowrl.policies.io import load_policy
     from flowrl.preflight import check as compare
 
     if policy is None and replay is None and env is None:
         raise UsageError("name at least one of --policy, --replay and --env")
     if against is not None and replay is None:
         raise UsageError("--against is compared with a replay; name it with --replay")
+    reader = None if replay is None else _reader(replay)
+    interface = None if env is None else _interface(env, settings)
     checked = compare(
-        None if policy is None else load_policy(existing(policy, "policy", "make one with: flowrl pretrain")),
-        None if replay is None else _reader(replay),
-        None if env is None else _interface(env, settings),
+        None if policy is None else _policy(policy, interface or (None if reader is None else reader.spec)),
+        reader,
+        interface,
         Path.cwd() if Path.cwd().exists() else Path(tempfile.gettempdir()),
         other=None if against is None else _reader(against),
         end_rule=end_rule,
@@ -89,6 +94,19 @@ def show(checked: Checked, console: Console) -> None:
             table.add_row(_MARKS[finding.level], escape(finding.name), escape(finding.message))
     console.print(table)
     console.print(checked.verdict, markup=False, highlight=False, style="bold")
+
+
+def _policy(source: str, interface: Spec | None) -> ChunkPolicy:
+    from flowrl.cli.lerobot_policies import PREFIX
+    from flowrl.policies.io import load_policy
+
+    if not source.startswith(PREFIX):
+        return load_policy(existing(Path(source), "policy", "make one with: flowrl pretrain"))
+    from flowrl.policies.lerobot.adopt import adopt
+
+    if interface is None:
+        raise UsageError("a LeRobot checkpoint names no robot: say for which --env or --replay it is checked")
+    return adopt(source, interface)
 
 
 def _reader(path: Path) -> ReplayReader:

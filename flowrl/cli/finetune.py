@@ -75,7 +75,7 @@ def _fresh(
     workers: int | None,
     runs: Path,
 ) -> Run:
-    from flowrl.cli.lerobot_policies import policy_directory
+    from flowrl.cli.lerobot_policies import policy_directory, training_memory
     from flowrl.learner.loop import create_run
     from flowrl.replay.storage import stream_names
 
@@ -94,4 +94,6 @@ def _fresh(
         existing(replay, "replay", "make one with: flowrl collect, or flowrl import")
         streams += [replay / name for name in stream_names(replay)]
     with policy_directory(policy, config) as directory:
+        if (needed := training_memory(directory, config)) is not None:
+            typer.echo(f"memory: {needed}")
         return create_run(config, runs, directory, streams)

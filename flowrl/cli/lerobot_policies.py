@@ -15,6 +15,7 @@ from flowrl.cli.common import Overrides, Recipe, existing, load_config
 if TYPE_CHECKING:
     from flowrl.learner.config import RunConfig
     from flowrl.policies.lerobot.base import LeRobotPolicy
+    from flowrl.policies.lerobot.memory import Estimate
 
 PREFIX = "lerobot:"
 
@@ -67,6 +68,7 @@ def policy_directory(policy: str, config: RunConfig) -> Generator[Path]:
     Raises UsageError when nothing is there.
     """
     from flowrl.policies.io import POLICY_FILE, save_policy
+    from flowrl.policies.lerobot.adopt import Checkpoint
 
     given = Path(policy.removeprefix(PREFIX))
     bare = (given / "config.json").is_file() and not (given / POLICY_FILE).is_file()
@@ -75,5 +77,31 @@ def policy_directory(policy: str, config: RunConfig) -> Generator[Path]:
         return
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory) / "policy"
+        training_memory(Checkpoint.find(policy).directory, config)
         save_policy(adopted(policy, config), place, {"lerobot": str(given)}, durable=False)
         yield place
+
+
+def training_memory(directory: Path, config: RunConfig) -> Estimate | None:
+    """What training the LeRobot policy in ``directory`` would take; None for another policy. Loads nothing.
+
+    Raises ResourceError when the device has less.
+    """
+    from flowrl.learner.copies import policy_copies
+    from flowrl.learner.loop import resolve_device
+    from flowrl.policies.lerobot.adopt import CONFIG, WEIGHTS, Checkpoint
+    from flowrl.policies.lerobot.memory import estimate, free_memory, require_memory, sizes
+
+    if not all((directory / name).is_file() for name in (CONFIG, WEIGHTS)):
+        return None
+    found, device = Checkpoint.find(str(directory)), resolve_device(config.device)
+    adapter = found.adapter
+    needed = estimate(
+        sizes(directory / WEIGHTS),
+        adapter.encoder_names,
+        adapter.head_names,
+        config.trainable,
+        policy_copies(config.algorithm),
+    )
+    require_memory(needed, free_memory(device), device)
+    return needed

@@ -7,8 +7,9 @@ both must give the same numbers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from flowrl.preflight.rows import Rows
 from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
+from flowrl.replay.schema import EPISODE
 
 FACTOR = 3.0
 """Scales that differ by more than this factor are warned of, and means that differ by this many scales."""
@@ -73,19 +75,40 @@ def check_parity(policy: ChunkPolicy, rows: Rows) -> Iterator[Finding]:
         message = "not compared, the replay is large; `flowrl check` does it"
         yield Finding("ok", "normalisation", "trained and served", message)
         return
-    config = SamplerConfig(batch_size=limits.parity_rows, chunk=policy.chunk.length, drop_invalid=False)
+    chunk = policy.chunk
+    config = SamplerConfig(
+        batch_size=limits.parity_rows,
+        chunk=chunk.length,
+        past=chunk.past,
+        ahead=chunk.ahead,
+        drop_invalid=False,
+    )
     batch = ChunkSampler(reader, config).batch()
-    served = served_observation(reader, batch)
+    served = served_observation(reader, batch, chunk.past)
     with torch.no_grad(), _evaluating(policy):
         yield from _states(policy, batch, served)
         yield from _acting(policy, batch, served)
         yield from _actions(policy, batch)
 
 
-def served_observation(reader: ReplayReader, batch: ChunkBatch) -> Observation:
-    """The rows of a batch as a server gets them: each by feature name, stacked by the names of the spec."""
+def served_observation(reader: ReplayReader, batch: ChunkBatch, past: int = 0) -> Observation:
+    """The rows of a batch as a server gets them: each by feature name, stacked by the names of the spec.
+
+    A policy that looks ``past`` steps back gets those of the episode, its first one repeated.
+    """
+    rows = batch.row.numpy()
+    first = reader.table[:, EPISODE["first_row"]]
+    beginning = first[np.searchsorted(first, rows, side="right") - 1]
+    now = _by_name(reader, rows.tolist(), batch.observation.tasks)
+    before = [
+        _by_name(reader, np.maximum(rows - back, beginning).tolist(), ()) for back in range(past, 0, -1)
+    ]
+    return replace(now, past=tuple(before))
+
+
+def _by_name(reader: ReplayReader, rows: Sequence[int], tasks: Sequence[str]) -> Observation:
     spec, steps = reader.spec, list[dict[str, NDArray[np.generic]]]()
-    for row in batch.row.tolist():
+    for row in rows:
         named: dict[str, NDArray[np.generic]] = {}
         start = 0
         for feature in spec.state_features:
@@ -94,7 +117,7 @@ def served_observation(reader: ReplayReader, batch: ChunkBatch) -> Observation:
         for camera in spec.cameras:
             named[camera.name] = reader.frames.pixels(camera.name, [row])[0].numpy()
         steps.append(named)
-    return stack(spec, steps, batch.observation.tasks)
+    return stack(spec, steps, tasks)
 
 
 @contextmanager
@@ -171,11 +194,12 @@ def _acting(policy: ChunkPolicy, batch: ChunkBatch, served: Observation) -> Iter
 
 def _actions(policy: ChunkPolicy, batch: ChunkBatch) -> Iterator[Finding]:
     """Chunks of the replay to the policy's units and back; those beyond its bounds are clipped, so left out."""
-    raw = batch.action.to(policy.device)
-    flat = policy.flat_action(raw)
+    generated = batch.action.to(policy.device)
+    flat = policy.flat_action(generated)
     back = policy.raw_action(flat)
+    raw = generated[:, policy.chunk.past :][:, : policy.chunk.length]
     centre, half = policy.get_buffer("action_centre"), policy.get_buffer("action_half_range")
-    inside = (policy.clip(flat) == flat).view(raw.shape)
+    inside = (policy.action_view.unclipped(flat).abs() <= 1).view(raw.shape)
     room = 4 * _EPS * (raw.abs().maximum(centre.abs()) / half)
     off = torch.where(inside, ((back - raw).abs() / half - room).clamp(min=0), 0.0)
     gap, share = float(off.max()), float((~inside).float().mean())

@@ -64,6 +64,11 @@ class Checkpoint:
         _adapter(kind, config)
         return cls(directory, kind, config)
 
+    @property
+    def adapter(self) -> type[LeRobotPolicy]:
+        """The class that runs it."""
+        return _adapter(self.kind, self.config)
+
 
 def adopt(source: str, interface: Spec, settings: AdoptConfig | None = None) -> LeRobotPolicy:
     """A LeRobot checkpoint as a policy for the environment or robot of ``interface``.
