@@ -6,9 +6,11 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import icechunk
 from rich.table import Table
 
 from flowrl.replay import storage
+from flowrl.replay.rewards import ColumnId, read_column, stored_columns
 from flowrl.replay.schema import EPISODE, INT, Kind, Outcome, Source
 from flowrl.replay.storage import BRANCH, StreamArrays
 
@@ -20,7 +22,8 @@ class StreamInfo:
     ``episodes``, ``steps`` and ``successes`` count closed episodes; ``open_steps`` are committed steps of
     an episode that is still being written. ``human_share`` is the fraction of steps a human acted.
     ``policy_versions`` is the lowest and highest version, None when no policy acted. ``bytes`` is the
-    size on disk, with the old snapshots that are not collected yet.
+    size on disk, with the old snapshots that are not collected yet. ``rewards`` holds the reward columns and
+    how many episodes each labels.
     """
 
     name: str
@@ -33,6 +36,7 @@ class StreamInfo:
     policy_versions: tuple[int, int] | None
     bytes: int
     snapshots: int
+    rewards: dict[ColumnId, int]
 
 
 def info(path: str | Path) -> list[StreamInfo]:
@@ -58,6 +62,9 @@ def render_info(streams: list[StreamInfo]) -> Table:
         ("snapshots", str(sum(s.snapshots for s in streams))),
     ):
         table.add_column(title, footer=total, justify="right")
+    rewarded = any(s.rewards for s in streams)
+    if rewarded:
+        table.add_column("reward columns")
     for s in streams:
         steps_text = f"{s.steps:,}" + (f" (+{s.open_steps} open)" if s.open_steps else "")
         versions = "-" if s.policy_versions is None else f"{s.policy_versions[0]}..{s.policy_versions[1]}"
@@ -71,6 +78,7 @@ def render_info(streams: list[StreamInfo]) -> Table:
             versions,
             _size(s.bytes),
             str(s.snapshots),
+            *([_rewards(s)] if rewarded else []),
         )
     return table
 
@@ -100,7 +108,13 @@ def _stream_info(path: Path) -> StreamInfo:
         policy_versions=versions,
         bytes=disk_bytes(path),
         snapshots=sum(1 for _ in repository.ancestry(branch=BRANCH)),
+        rewards=_columns(session),
     )
+
+
+def _columns(session: icechunk.Session) -> dict[ColumnId, int]:
+    found = {column: read_column(session, column) for column in stored_columns(session)}
+    return {column: stored.episodes for column, stored in found.items() if stored is not None}
 
 
 def disk_bytes(path: Path) -> int:
@@ -114,6 +128,14 @@ def disk_bytes(path: Path) -> int:
 
 def _share(part: int, whole: int) -> str:
     return f"{part:,} ({part / whole:.0%})" if whole else "0"
+
+
+def _rewards(stream: StreamInfo) -> str:
+    """The columns of a stream, with the number of episodes where some have no label."""
+    return ", ".join(
+        str(column) if episodes == stream.episodes else f"{column} ({episodes:,} of {stream.episodes:,})"
+        for column, episodes in stream.rewards.items()
+    )
 
 
 def _size(size: int) -> str:

@@ -2,6 +2,7 @@
 
 Only closed episodes are taken, whole, in the order in which they are found; a row's number never
 changes afterwards. `state_dict` records that order, so a resumed run numbers the same rows the same.
+With a reward column, everything is as that column says: rewards, ends, outcomes and the steps that count.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flowrl.replay import storage
 from flowrl.replay.frame_reader import FrameReader
 from flowrl.replay.frames import Pixels
 from flowrl.replay.growable import Growable
+from flowrl.replay.rewards import RECORDED, ColumnId
 from flowrl.replay.schema import (
     EPISODE,
     INT,
@@ -31,6 +33,7 @@ from flowrl.replay.schema import (
     float_columns,
 )
 from flowrl.replay.storage import BRANCH, StreamArrays, StreamHeader
+from flowrl.replay.stored_rows import StoredRows, labelled
 from flowrl.spec import Spec, require_match
 
 IMAGE_BYTES = 2 << 30
@@ -77,41 +80,18 @@ class _Stream:
     tasks: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Whole episodes of one stream as read: their table rows, step rows and final observations."""
-
-    table: Ints
-    floats: Floats
-    integers: Ints
-    finals: Floats
-    frames: Ints
-    final_frames: Ints
-
-    def episodes(self, start: int, stop: int) -> _Rows:
-        """Some of the episodes; counted, like the rows, from the start of the stream."""
-        table = self.table[start:stop]
-        rows = slice(
-            int(table[0, EPISODE["first_row"]]),
-            int(table[-1, EPISODE["first_row"]] + table[-1, EPISODE["length"]]),
-        )
-        return _Rows(
-            table,
-            self.floats[rows],
-            self.integers[rows],
-            self.finals[start:stop],
-            self.frames[rows],
-            self.final_frames[start:stop],
-        )
-
-
 class ReplayReader:
     """All streams of a replay, or the named ones, merged.
 
     Row arrays (N rows) and episode arrays (E episodes) are properties; they are views, valid until the
     next `refresh`. The reader never writes and needs no lock. Encoded camera frames are kept in memory within
-    ``image_bytes`` and read again from the disk beyond that. Raises ReplayError when the replay or a
-    named stream is missing, SpecMismatch when the streams disagree with each other or with ``spec``.
+    ``image_bytes`` and read again from the disk beyond that.
+
+    ``reward`` is ``recorded`` or a reward column, ``<name>@<version>``. Streams whose name begins with ``own``
+    are those that a run collects itself: where the column has no label there, they are taken as recorded.
+
+    Raises ReplayError when the replay or a named stream is missing or the column lacks labels, ConfigError
+    when there is no such column, SpecMismatch when the streams disagree with each other or with ``spec``.
     """
 
     def __init__(
@@ -120,8 +100,12 @@ class ReplayReader:
         streams: Sequence[str] | None = None,
         spec: Spec | None = None,
         image_bytes: int = IMAGE_BYTES,
+        reward: str = RECORDED,
+        own: str | None = None,
     ) -> None:
         self.path = Path(path)
+        self._column = None if reward == RECORDED else ColumnId.parse(reward)
+        self._own = own
         self._image_bytes = image_bytes
         self._wanted = None if streams is None else list(streams)
         self._spec = None if spec is None else spec.interface()
@@ -322,7 +306,7 @@ class ReplayReader:
         self._take(stream, new)
         return len(new.table)
 
-    def _fetch_saved(self, stream: _Stream, count: int) -> _Rows:
+    def _fetch_saved(self, stream: _Stream, count: int) -> StoredRows:
         """The first ``count`` episodes of a stream that nothing was read from yet."""
         rows = self._fetch(stream, count)
         if len(rows.table) != count:
@@ -332,7 +316,7 @@ class ReplayReader:
             )
         return rows
 
-    def _fetch(self, stream: _Stream, limit: int | None) -> _Rows:
+    def _fetch(self, stream: _Stream, limit: int | None) -> StoredRows:
         """Read closed episodes beyond those already taken from the newest snapshot, at most ``limit``."""
         return self._trying(stream, lambda: self._read_snapshot(stream, limit))
 
@@ -352,7 +336,7 @@ class ReplayReader:
                 "`flowrl replay verify` says what is damaged"
             ) from error
 
-    def _read_snapshot(self, stream: _Stream, limit: int | None) -> _Rows:
+    def _read_snapshot(self, stream: _Stream, limit: int | None) -> StoredRows:
         snapshot = stream.repository.lookup_branch(BRANCH)
         session = stream.repository.readonly_session(snapshot_id=snapshot)
         table = storage.read_episode_table(stream.arrays, session, stream.episodes)
@@ -369,7 +353,7 @@ class ReplayReader:
         if stream.header.spec.cameras:
             frames = read("images/steps", first, stop)
             final_frames = read("images/final", stream.episodes, count)
-        rows = _Rows(
+        rows = StoredRows(
             table,
             read("steps/float", first, stop),
             read("steps/int", first, stop),
@@ -377,6 +361,10 @@ class ReplayReader:
             frames,
             final_frames,
         )
+        if self._column is not None and len(table):
+            start = (stream.episodes, stream.rows)
+            is_own = self._own is not None and stream.header.name.startswith(self._own)
+            rows = labelled(rows, stream.path, session, self._column, start, allow_missing=is_own)
         if len(table) and int(table[:, EPISODE["task"]].max()) >= len(stream.tasks):
             stream.tasks = storage.read_tasks(session)
         stream.snapshot = snapshot
@@ -392,11 +380,12 @@ class ReplayReader:
 
         return self._trying(found, read)
 
-    def _take(self, stream: _Stream, new: _Rows) -> None:
+    def _take(self, stream: _Stream, new: StoredRows) -> None:
         """Append fetched episodes to the merged rows."""
         if not len(new.table):
             return
         columns, name = float_columns(stream.header.spec), stream.header.name
+        stored, new = new, new.shown(stream.header.spec)
         table = new.table.copy()
         table[:, EPISODE["first_row"]] += self.rows - stream.rows
         self._table.append(table)
@@ -410,7 +399,7 @@ class ReplayReader:
         self._stream_index.append(np.full(len(table), index))
         self._tasks += [stream.tasks[number] for number in table[:, EPISODE["task"]].tolist()]
         self._frames.add(index, new.frames, new.final_frames)
-        stream.rows += len(new.floats)
+        stream.rows += len(stored.floats)
         stream.episodes += len(table)
         if self._order and self._order[-1][0] == name:
             self._order[-1] = (name, self._order[-1][1] + len(table))

@@ -17,6 +17,7 @@ from rich.table import Table
 from flowrl.errors import DataError, ReplayError
 from flowrl.replay import storage
 from flowrl.replay.frames import decode
+from flowrl.replay.reward_checks import Fault, reward_faults
 from flowrl.replay.schema import (
     EPISODE,
     INT,
@@ -91,6 +92,7 @@ class _Content:
     beyond: Array
     finals: Array
     frames: _Frames | None
+    rewards: tuple[Fault, ...]
 
     @property
     def episode_of_row(self) -> NDArray[np.int64]:
@@ -125,6 +127,7 @@ def verify(path: str | Path) -> Report:
         violations += _check_rows(content)
         violations += _check_people(content)
         violations += _check_frames(content)
+        violations += [Violation(name, "rewards", *fault) for fault in content.rewards]
     for content in contents[1:]:
         for difference in compare(contents[0].spec, content.spec):
             message = f"spec differs from stream {contents[0].name!r}: {difference}"
@@ -163,6 +166,7 @@ def _read(path: Path) -> _Content:
     root = zarr.open_group(session.store, mode="r")
     group = zarr.open_group(session.store, path="episodes", mode="r")
     texts = cast("dict[str, list[str]]", group.attrs.asdict())
+    integers = arrays.read(session, "steps/int", 0, rows)
     return _Content(
         name=path.name,
         kind=header.kind,
@@ -171,10 +175,11 @@ def _read(path: Path) -> _Content:
         texts=texts,
         table=table,
         floats=arrays.read(session, "steps/float", 0, rows),
-        integers=arrays.read(session, "steps/int", 0, rows),
+        integers=integers,
         beyond=_beyond(arrays, session, rows),
         finals=arrays.read(session, "episodes/final", 0, len(table)),
         frames=_read_frames(arrays, session, rows, len(table)) if header.spec.cameras else None,
+        rewards=tuple(reward_faults(session, table, integers)),
     )
 
 
