@@ -146,6 +146,9 @@ class SamplingConfig:
     """B, chunks per batch."""
     end_rule: Literal["strict", "padded"] = "strict"
     """strict: a chunk that straddles the end of an episode is never drawn. padded: a success is absorbing."""
+    reward: str = "recorded"
+    """recorded, or a reward column <name>@<version> of the given streams; it also decides which episodes are
+    successes. What the run collects itself has the reward of its environment."""
     reward_scale: float = 1.0
     """The learner's reward is reward_scale * (raw reward + reward_shift)."""
     reward_shift: float = 0.0

@@ -46,7 +46,9 @@ class Learner:
         self, run: Run, config: RunConfig, policy: FlowPolicy, resume_step: int | None = None
     ) -> None:
         self.run, self.config, self.policy = run, config, policy
-        self.reader = ReplayReader(run.replay, spec=policy.spec.interface())
+        self.reader = ReplayReader(
+            run.replay, spec=policy.spec.interface(), reward=config.sampling.reward, own=WORKER_STREAM
+        )
         self.algorithm = make_algorithm(config.algorithm, policy, config.seed)
         self.sampler = self._new_sampler()
         sinks = [JsonlSink(run.metrics, resume_step), TensorBoardSink(run.tensorboard, resume_step)]

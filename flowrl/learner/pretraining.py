@@ -53,7 +53,7 @@ def clone(
     progress: Progress | None = None,
 ) -> dict[str, float]:
     """Clone the episodes of a replay into a new policy directory; returns the last metrics."""
-    reader = ReplayReader(replay, streams)
+    reader = ReplayReader(replay, streams, reward=config.sampling.reward)
     policy = new_policy(config, reader, config.pretrain.seed)
     sampling = SamplerConfig(
         batch_size=config.pretrain.batch_size,
