@@ -35,6 +35,7 @@ COMMANDS = (
     "check",
     "report",
     "replay",
+    "reward",
     "show",
     "doctor",
 )

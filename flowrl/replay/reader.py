@@ -106,6 +106,8 @@ class ReplayReader:
         self.path = Path(path)
         self._column = None if reward == RECORDED else ColumnId.parse(reward)
         self._own = own
+        self.rewarded_by = reward
+        """``recorded``, or the reward column that everything is shown by."""
         self._image_bytes = image_bytes
         self._wanted = None if streams is None else list(streams)
         self._spec = None if spec is None else spec.interface()

@@ -20,7 +20,7 @@ import zarr
 
 from flowrl.errors import ConfigError, ReplayError
 from flowrl.replay import storage
-from flowrl.replay.schema import EPISODE, Floats, Ints, Outcome
+from flowrl.replay.schema import EPISODE, Floats, Ints
 
 RECORDED = "recorded"
 """The name of the reward that was recorded with the rows."""
@@ -196,17 +196,6 @@ def recorded_labels(table: Ints, reward: Floats, terminated: Ints) -> Labels:
     last = np.cumsum(length) - 1
     parts = [length, terminated[last], table[:, EPISODE["outcome"]], table[:, EPISODE["outcome_by"]]]
     return Labels(reward, np.stack(parts, axis=1))
-
-
-def ended(recorded: Labels, outcome: Outcome) -> Ints:
-    """Whether the last step of each episode still terminates where the success of it is taken away (E,).
-
-    An end that was a success is none without it: the episode counts as cut there.
-    """
-    kept = recorded.column("terminated") == 1
-    if outcome is not Outcome.SUCCESS:
-        kept &= recorded.column("outcome") != Outcome.SUCCESS
-    return kept.astype(np.int64)
 
 
 def unknown(replay: Path, column: ColumnId) -> ConfigError:
