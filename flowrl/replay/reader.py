@@ -351,7 +351,7 @@ class ReplayReader:
             self._require_not_shrunk(stream, session)
         count = stream.episodes + len(table)
         read = partial(stream.arrays.read, session)
-        frames = final_frames = np.empty((stop - first, 0), np.int64)
+        frames, final_frames = (np.empty((size, 0), np.int64) for size in (stop - first, len(table)))
         if stream.header.spec.cameras:
             frames = read("images/steps", first, stop)
             final_frames = read("images/final", stream.episodes, count)

@@ -9,8 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import icechunk
+import numpy as np
+
 from flowrl.replay.reader import ReplayReader
-from flowrl.replay.schema import Kind, Outcome, OutcomeBy
+from flowrl.replay.reward_writer import RewardWriter
+from flowrl.replay.rewards import ColumnId, Labels, Provenance, next_version
+from flowrl.replay.schema import EPISODE, Kind, Outcome, OutcomeBy
 from flowrl.replay.writer import CommitRule, StreamWriter
 from tests.replay.streams import ONLY_BY_HAND, SPEC, step, write_episode
 
@@ -112,3 +117,39 @@ def follow(say: Say, replay: str, rows: str) -> None:
         reader.refresh()
         assert_prefix(reader)
     say(f"{reader.rows} rows, every one as written")
+
+
+def labels_of_version(rows: int, episodes: int, version: int) -> Labels:
+    """Labels of episodes of equal outcome whose every reward tells the version."""
+    length = [5, 3, 4]
+    assert (sum(length), len(length)) == (rows, episodes)
+    ends = [[steps, 0, int(Outcome.FAILURE), int(OutcomeBy.CLASSIFIER)] for steps in length]
+    return Labels(np.full(rows, float(version), np.float32), np.array(ends, np.int64))
+
+
+def label_versions(say: Say, replay: str, name: str) -> None:
+    """Write version after version of a column, saying each after its commit."""
+    while True:
+        with RewardWriter(Path(replay) / name) as writer:
+            column = next_version(Path(replay), "success")
+            _label(writer, column)
+        say(str(column))
+
+
+def label_and_hang(say: Say, replay: str, name: str) -> None:
+    """Write version 2 of a column to the last byte, and wait for ever where it would be committed."""
+
+    def hang(session: icechunk.Session, message: str) -> str:
+        say("written")
+        threading.Event().wait()
+        return message
+
+    icechunk.Session.commit = hang  # type: ignore[method-assign,assignment]
+    with RewardWriter(Path(replay) / name) as writer:
+        _label(writer, ColumnId("success", 2))
+
+
+def _label(writer: RewardWriter, column: ColumnId) -> None:
+    table = writer.closed_episodes()
+    labels = labels_of_version(int(table[:, EPISODE["length"]].sum()), len(table), column.version)
+    writer.write(column, labels, Provenance("classifier", {"digest": "d" * 64, "threshold": 0.5}))
