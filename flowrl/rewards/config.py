@@ -28,13 +28,13 @@ class ClassifierConfig:
     """Random shifts of the frames while training, in pixels; 0 for none."""
     positives: int = 3
     """Last frames of a successful episode that show success, its final observation included."""
-    margin: int = 10
+    margin: int = 5
     """Frames before those that are neither: success may begin to show in them."""
     validation: float = 0.3
     """Share of the episodes, of successful and of failed ones alike, that choose the threshold."""
     false_positives: float = 0.0
     """Largest share of validation frames without success that may be called a success."""
-    steps: int = 400
+    steps: int = 300
     """Gradient steps."""
     batch_size: int = 64
     """Frames in a batch, half of them successes."""

@@ -133,7 +133,7 @@ def validate(
         raise DataError(
             f"no threshold calls at most {config.false_positives:g} of the {len(frames.negative)} frames without "
             f"success a success and finds one of the {len(frames.positive)} with it (ROC AUC {auc:.3f}): train "
-            "longer, record more episodes, look at other cameras, or allow more false positives"
+            "longer (--set steps=N), record more episodes, or allow more (--false-positives 0.01)"
         )
     results: list[EpisodeResult] = []
     for episode, places in seen.items():
