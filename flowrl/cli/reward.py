@@ -154,13 +154,12 @@ def show_columns(replay: Replay) -> None:
         )
         return
     table = Table("column", "made by", "time", title=f"reward columns of {replay}", title_justify="left")
-    for title in ("episodes", "successes", "recorded"):
+    for title in ("episodes", "recorded successes", "added", "denied"):
         table.add_column(title, justify="right")
     for row in found:
         covered = f"{row.episodes:,}" if row.episodes == row.closed else f"{row.episodes:,} of {row.closed:,}"
-        table.add_row(
-            str(row.column), row.made_by, row.time, covered, f"{row.successes:,}", f"{row.recorded:,}"
-        )
+        counts = (f"{count:,}" for count in (row.recorded, row.added, row.denied))
+        table.add_row(str(row.column), row.made_by, row.time, covered, *counts)
     Console().print(table)
 
 
@@ -205,10 +204,11 @@ def show_labelled(labelled: Sequence[Labelled], replay: Path) -> None:
         raise UsageError(f"replay {replay} holds no closed episode to label; {_REMEDY}")
     column = labelled[0].column
     table = Table("stream", title=f"reward column {column}", title_justify="left")
-    for title in ("episodes labelled", "successes", "recorded successes"):
+    for title in ("episodes labelled", "recorded successes", "added", "denied", "successes"):
         table.add_column(title, justify="right")
     for row in labelled:
-        table.add_row(row.stream, f"{row.episodes:,}", f"{row.successes:,}", f"{row.recorded:,}")
+        counts = (row.episodes, row.recorded, row.added, row.denied, row.successes)
+        table.add_row(row.stream, *(f"{count:,}" for count in counts))
     Console().print(table)
     typer.echo(f"choose it in a recipe: sampling.reward={column}")
 

@@ -43,13 +43,19 @@ from flowrl.rewards.rules import by_classifier, by_human, by_outcome
 
 @dataclass(frozen=True)
 class Labelled:
-    """What was written to one stream: episodes added, and successes among them before and after."""
+    """What was written to one stream: episodes labelled, and successes among them.
+
+    ``recorded`` and ``successes`` count them as recorded and by the label; ``added`` are only the latter,
+    ``denied`` only the former.
+    """
 
     column: ColumnId
     stream: str
     episodes: int
     recorded: int
     successes: int
+    added: int
+    denied: int
 
 
 Make = Callable[[RewardWriter, int], Labels]
@@ -194,9 +200,11 @@ def _write(
         if not len(table):
             continue
         labels = make(writer, first)
-        before = int((table[:, EPISODE["outcome"]] == Outcome.SUCCESS).sum())
-        after = int((labels.column("outcome") == Outcome.SUCCESS).sum())
-        made.append((writer, labels, Labelled(column, name, len(table), before, after)))
+        before = table[:, EPISODE["outcome"]] == Outcome.SUCCESS
+        after = labels.column("outcome") == Outcome.SUCCESS
+        sets = (before, after, after & ~before, before & ~after)
+        counts = [int(chosen.sum()) for chosen in sets]
+        made.append((writer, labels, Labelled(column, name, len(table), *counts)))
     for writer, labels, _ in made:
         said = {str(episode): success for episode, success in judged.get(writer.name, {}).items()}
         writer.write(column, labels, replace(provenance, judged=said), source)

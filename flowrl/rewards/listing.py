@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowrl.replay import storage
-from flowrl.replay.rewards import ColumnId, Labels, Provenance, columns_of, joined, read_labels
+from flowrl.replay.rewards import ColumnId, Provenance, columns_of, read_labels
 from flowrl.replay.schema import EPISODE, Ints, Outcome
 from flowrl.replay.storage import BRANCH, StreamArrays
 
@@ -15,7 +15,7 @@ from flowrl.replay.storage import BRANCH, StreamArrays
 class ColumnSummary:
     """A column over all streams: ``episodes`` of the ``closed`` ones have a label.
 
-    ``successes`` and ``recorded`` count successes among the labelled ones, by the column and as recorded.
+    Among the labelled ones ``recorded`` succeeded as recorded; the column adds ``added`` and denies ``denied``.
     """
 
     column: ColumnId
@@ -23,8 +23,9 @@ class ColumnSummary:
     time: str
     episodes: int
     closed: int
-    successes: int
     recorded: int
+    added: int
+    denied: int
 
 
 def columns(replay: Path) -> list[ColumnSummary]:
@@ -40,19 +41,17 @@ def columns(replay: Path) -> list[ColumnSummary]:
     closed = sum(len(table) for table in tables.values())
     summaries: list[ColumnSummary] = []
     for column, stored in found.items():
-        labels: list[Labels] = []
-        recorded = 0
+        covered = recorded = added = denied = 0
         for name, part in stored.items():
-            labels.append(read_labels(sessions[name], column, slice(0, part.episodes), slice(0, part.rows)))
-            outcomes = tables[name][: part.episodes, EPISODE["outcome"]]
-            recorded += int((outcomes == Outcome.SUCCESS).sum())
-        outcome = joined(labels).column("outcome")
-        successes = int((outcome == Outcome.SUCCESS).sum())
+            labels = read_labels(sessions[name], column, slice(0, part.episodes), slice(0, part.rows))
+            after = labels.column("outcome") == Outcome.SUCCESS
+            before = tables[name][: part.episodes, EPISODE["outcome"]] == Outcome.SUCCESS
+            covered, recorded = covered + part.episodes, recorded + int(before.sum())
+            added, denied = added + int((after & ~before).sum()), denied + int((before & ~after).sum())
         parts = [part.provenance for part in stored.values()]
         time = max(entry["time"] for each in parts for entry in each.parts)
-        summaries.append(
-            ColumnSummary(column, _made_by(parts), time, len(outcome), closed, successes, recorded)
-        )
+        made_by = _made_by(parts)
+        summaries.append(ColumnSummary(column, made_by, time, covered, closed, recorded, added, denied))
     return summaries
 
 
