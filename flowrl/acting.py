@@ -90,8 +90,16 @@ class Actor:
     @torch.no_grad()
     def act(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Raw action chunks (B, H, A) for B raw observations."""
-        context = self.policy.encode(observation.to(self.policy.device))
+        context = self.encode(observation.to(self.policy.device))
         return self.policy.raw_action(self.choose(context, generator))
+
+    def encode(self, observation: Observation) -> Context:
+        """A batch of raw observations as `choose` takes it: for the policy, and for the critic where there is one."""
+        return (
+            self.policy.encode(observation)
+            if self.critic is None
+            else self.critic.look(self.policy, observation)
+        )
 
     @torch.no_grad()
     def choose(self, context: Context, generator: torch.Generator) -> Tensor:
@@ -100,7 +108,7 @@ class Actor:
         if self.critic is None or self.candidates == 1:
             return self.policy.clip(self._sample(context, generator))
         actions = self.policy.clip(self._propose(context, generator))
-        features = context.features.repeat_interleave(self.candidates // self.best_of, 0)
+        features = self.critic.see(context).repeat_interleave(self.candidates // self.best_of, 0)
         values = aggregate(self.critic(features, actions), self.score, 0.5, generator, fresh_pairs=True)
         best = values.view(-1, self.candidates).argmax(dim=1)
         return actions[torch.arange(len(best), device=best.device) * self.candidates + best]

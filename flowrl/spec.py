@@ -64,6 +64,11 @@ class Feature:
             total *= extent
         return total
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Feature:
+        """Read a feature of a spec's JSON. Raises KeyError naming what is missing."""
+        return cls(data["name"], tuple(data["shape"]), data["dtype"], tuple(data["names"]), data["unit"])
+
     def dimension_name(self, index: int) -> str:
         """A label for one dimension, for messages: ``observation.state[3] (eef_pos_z)``."""
         label = f" ({self.names[index]})" if self.names else ""
@@ -187,10 +192,7 @@ class Spec:
         try:
             chunk, normalisation = data.get("chunk"), data.get("normalisation")
             return cls(
-                observation=tuple(
-                    Feature(f["name"], tuple(f["shape"]), f["dtype"], tuple(f["names"]), f["unit"])
-                    for f in data["observation"]
-                ),
+                observation=tuple(map(Feature.from_json, data["observation"])),
                 action=ActionSpec(
                     tuple(data["action"]["names"]),
                     tuple(data["action"]["low"]),

@@ -104,7 +104,7 @@ class ALOE(ActorCritic[ALOEConfig, FlowPolicy]):
         temporal, _, info = self.temporal_loss(batch, view)
         if self.config.source is not None:
             batch = self.critic.draw(batches, self.config.source)
-            view = self.critic.view(batch, self.policy)
+            view = self.critic.view(batch, self.policy, self.generator)
         advantage, value = self.advantage(view)
         loss, actor_info = self.actor_loss(batch, view, advantage)
         info |= actor_info | {"critic/q_policy": float(value.mean())}
@@ -125,8 +125,8 @@ class ALOE(ActorCritic[ALOEConfig, FlowPolicy]):
         samples, rows = self.config.value_samples, len(view.context)
         tiled = view.context.tile(samples)
         proposed = self.policy.sample(tiled, self.normal(len(tiled), self.policy.noise_size))
-        features = concatenate(view.context, tiled).features
-        heads = self.critic.online(features, torch.cat([view.action, proposed]))
+        seen = self.critic.online.see(concatenate(view.context, tiled))
+        heads = self.critic.online(seen, torch.cat([view.action, proposed]))
         critic = self.config.critic
         values = aggregate(heads, critic.aggregation, critic.pessimism, self.generator)
         value = values[rows:].view(samples, rows).mean(dim=0)

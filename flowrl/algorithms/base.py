@@ -201,7 +201,7 @@ class ActorCritic[Config: ActorCriticConfig, Policy: ChunkPolicy](PolicyLearner[
 
     def view(self, batch: ChunkBatch) -> CriticView:
         """A batch of the critic's as the policy, its reference and the critic see it."""
-        view = self.critic.view(batch, self.policy)
+        view = self.critic.view(batch, self.policy, self.generator)
         if self.reference is None:
             return view
         return replace(view, context=self.reference.beside(batch.observation, view.context))

@@ -199,9 +199,10 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
     def actor_loss(self, chains: Chains) -> tuple[Tensor, dict[str, float]]:
         """PPO over whole chains, whose reward is the target critic's value of their ends (1 to 4)."""
         config, path = self.config, chains.path
-        context = self.policy.encode(chains.observation).interleave(config.group)
+        critic = self.critic.target
+        context = critic.look(self.policy, chains.observation).interleave(config.group)
         with torch.no_grad():
-            values = self.critic.target(context.features, self.policy.clip(path.end))
+            values = critic(critic.see(context), self.policy.clip(path.end))
         advantage = advantages(values.unflatten(1, (-1, config.group)), config.advantage)
         scored = rescore(self.policy.velocity, context, path.states, config.noise_scale, self.policy.clip)
         terms = (self.policy.flow_steps + 1) * self.policy.flat_size
@@ -294,7 +295,7 @@ class OGPO(ActorCritic[OGPOConfig, FlowPolicy]):
         batch = self._successes(batches, self.critic.chunks)
         if batch is None:
             return {}
-        loss, _, _ = self.temporal_loss(batch, self.critic.view(batch, self.policy))
+        loss, _, _ = self.temporal_loss(batch, self.critic.view(batch, self.policy, self.generator))
         norms = self.step(loss)
         self.critic.track()
         return {

@@ -158,7 +158,7 @@ class ExactMatching[Config: ExactMatchingConfig](AdjointMatching[Config]):
         rows, steps = len(draws.start), len(draws.steps) + 1
         with torch.no_grad():
             path = memoryless_path(fast, base, context, draws.start, draws.steps)
-        gradient, values = action_gradient(self.critic.target, context.features, path[-1])
+        gradient, values = action_gradient(self.critic.target, self.critic.target.see(context), path[-1])
         limit = self.config.adjoint_growth_limit
         adjoints = exact_adjoint(base, context, path, gradient, steps, limit)
         growth = adjoint_growth(adjoints)

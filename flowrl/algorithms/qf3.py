@@ -229,7 +229,7 @@ class QF3(ActorCritic[QF3Config, FlowPolicy]):
 
     def value_of(self, context: Context) -> Value:
         """The online critic at encoded states: actions (B, D), which it clips, to values (B,)."""
-        features, config = context.features.detach(), self.config
+        features, config = self.critic.online.see(context).detach(), self.config
 
         def value(action: Tensor) -> Tensor:
             values = self.critic.online(features, action)

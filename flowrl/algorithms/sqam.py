@@ -138,7 +138,7 @@ class SQAM(TrustRegion[SQAMConfig]):
         rows = len(endpoint)
         bridges = len(bridge_noise) // rows
         h = 1 / bridges
-        gradient, values = action_gradient(self.critic.target, context.features, endpoint)
+        gradient, values = action_gradient(self.critic.target, self.critic.target.see(context), endpoint)
         tau = bridge_times(bridges, rows, endpoint.device)
         squared_scale = squared_noise_scale(tau, h)
         x = interpolate(bridge_noise, endpoint.repeat(bridges, 1), tau)

@@ -74,16 +74,24 @@ class ChunkCritic:
     All options of `CriticConfig` are behind the same four calls: `draw` a batch, `view` it, propose an
     action for every row of ``view.next_context``, ask for the `loss`; after the optimiser's step, `track`.
 
-    ``discount`` is gamma per environment step. ``seed`` fixes the initial weights.
+    ``discount`` is gamma per environment step. ``seed`` fixes the initial weights. Raises ConfigError when an
+    own encoder is configured and the policy's spec has no camera.
+
+    Attributes:
+        online, target: the ensembles, each with its own encoder where one is configured.
+        feature_size: F, the size of what they see.
     """
 
     def __init__(self, config: CriticConfig, policy: ChunkPolicy, discount: float, seed: int) -> None:
         self.config = config
         self.discount = discount
         self.chunk_length = policy.chunk.length
+        own, spec = config.encoder, policy.spec
+        settings = None if own is None else own.settings(spec)
+        self.feature_size = policy.feature_size if own is None else own.feature_size(spec)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            online = config.build(policy.feature_size, policy.flat_size, policy.action_view)
+            online = config.build(self.feature_size, policy.flat_size, policy.action_view, settings)
         self.online = online.to(policy.device)
         self.target = deepcopy(self.online).requires_grad_(False)
 
@@ -100,18 +108,25 @@ class ChunkCritic:
         """A batch with as many later chunks as this critic needs."""
         return batches.batch(source, self.chunks)
 
-    def view(self, batch: ChunkBatch, policy: ChunkPolicy) -> CriticView:
-        """Encode a batch of `draw` with ``policy``."""
-        next_context = policy.encode(batch.next_observation)
+    def view(
+        self, batch: ChunkBatch, policy: ChunkPolicy, generator: torch.Generator | None = None
+    ) -> CriticView:
+        """Encode a batch of `draw` with ``policy``, and for the critic's own encoder where it has one.
+
+        The own encoder sees frames shifted at random by ``generator``; without one, as they are.
+        """
+        look = self.online.look
+        next_context = look(policy, batch.next_observation, generator)
         features = action = None
         if batch.later is not None:
-            next_context = concatenate(next_context, policy.encode(batch.later.next_observation))
+            following = look(policy, batch.later.next_observation, generator)
+            next_context = concatenate(next_context, following)
             if self._hinged:
-                features = policy.encode(batch.later.observation).features
+                features = self.online.see(look(policy, batch.later.observation, generator))
                 action = policy.flat_action(batch.later.action)
         samples = self.config.next_samples
         return CriticView(
-            context=policy.encode(batch.observation),
+            context=look(policy, batch.observation, generator),
             action=policy.flat_action(batch.action),
             next_context=next_context if samples == 1 else next_context.tile(samples),
             later_features=features,
@@ -188,16 +203,17 @@ class ChunkCritic:
 
     @torch.no_grad()
     def _next_logits(self, view: CriticView, next_action: Tensor) -> Tensor:
-        return self.target.logits(view.next_context.features, next_action)
+        return self.target.logits(self.target.see(view.next_context), next_action)
 
     def _online_logits(self, view: CriticView, policy_action: Tensor | None) -> Tensor:
         """Outputs at the first chunks, then the later ones where they are read, then the policy's chunks."""
-        features, actions = [view.context.features], [view.action]
+        here = self.online.see(view.context)
+        features, actions = [here], [view.action]
         if view.later_features is not None and view.later_action is not None:
             features.append(view.later_features)
             actions.append(view.later_action)
         if policy_action is not None:
-            features.append(view.context.features)
+            features.append(here)
             actions.append(policy_action)
         return self.online.logits(torch.cat(features), torch.cat(actions))
 

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from flowrl import activations
 from flowrl.activations import Activation
+from flowrl.critics.encoder import CriticEncoder, Viewer
 from flowrl.critics.heads import HeadKind, make_head
 from flowrl.policies.action_view import ActionView
 from flowrl.training import polyak_
 
 
-class CriticEnsemble(nn.Module):
+class CriticEnsemble(Viewer):
     """M independent critics ``Q_m(features, action chunk)`` with stacked weights.
 
     Every hidden layer is linear, activation, LayerNorm over its width (arXiv 2610.10437, code).
@@ -34,6 +35,8 @@ class CriticEnsemble(nn.Module):
             its random start and A (width, r), B (r, width) trained (arXiv 2604.18978).
         action: settings of the `flowrl.policies.action_view.ActionView` through which chunks are seen; None
             clips them to [-1, 1].
+        encoder: settings of the `flowrl.critics.encoder.CriticEncoder` whose output the features are, shared by
+            the heads; None where they are the policy's.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class CriticEnsemble(nn.Module):
         smoothing: float = 0.75,
         lora_rank: int | None = None,
         action: Mapping[str, Any] | None = None,
+        encoder: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.view = ActionView(**(action or {}))
@@ -70,6 +74,7 @@ class CriticEnsemble(nn.Module):
             "smoothing": smoothing,
             "lora_rank": lora_rank,
             "action": dict(self.view.config()),
+            "encoder": None if encoder is None else dict(encoder),
         }
         self.head = make_head(head, atoms, value_low, value_high, smoothing)
         sizes = [input_size, *[width] * depth, self.head.size]
@@ -82,6 +87,8 @@ class CriticEnsemble(nn.Module):
         self.down, self.up = nn.ParameterList(), nn.ParameterList()
         if lora_rank is not None:
             self._freeze(heads, width, lora_rank)
+        if encoder is not None:
+            self.encoder = CriticEncoder(**encoder)
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments, as JSON values."""

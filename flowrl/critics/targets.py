@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +13,7 @@ from flowrl.activations import Activation
 from flowrl.config import configclass
 from flowrl.critics.aggregation import Aggregation, Reduction, aggregate, sample_weights
 from flowrl.critics.distributions import aggregate_distributions, project
+from flowrl.critics.encoder import EncoderConfig
 from flowrl.critics.ensemble import CriticEnsemble
 from flowrl.critics.heads import HeadKind
 from flowrl.critics.traces import Trace
@@ -68,6 +72,8 @@ class CriticConfig:
     """Upper end of the range of c51 and hl_gauss, in discounted reward."""
     smoothing: float = 0.75
     """Standard deviation of hl_gauss's target histogram, in bin widths."""
+    encoder: EncoderConfig | None = None
+    """The critic's own encoder of the cameras; None sees the policy's features."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "width", "depth", "backup_chunks", "hinge_chunks", "next_samples"):
@@ -118,9 +124,16 @@ class CriticConfig:
             )
 
     def build(
-        self, feature_size: int, flat_action_size: int, view: ActionView | None = None
+        self,
+        feature_size: int,
+        flat_action_size: int,
+        view: ActionView | None = None,
+        encoder: Mapping[str, Any] | None = None,
     ) -> CriticEnsemble:
-        """A fresh ensemble for features (B, F) and flat chunks (B, D), seen through ``view``."""
+        """A fresh ensemble for features (B, F) and flat chunks (B, D), seen through ``view``.
+
+        ``encoder`` are the settings of its own encoder, which makes the features, see `EncoderConfig.settings`.
+        """
         view = view or ActionView()
         return CriticEnsemble(
             feature_size + view.size(flat_action_size),
@@ -136,6 +149,7 @@ class CriticConfig:
             smoothing=self.smoothing,
             lora_rank=self.lora_rank,
             action=view.config(),
+            encoder=encoder,
         )
 
 

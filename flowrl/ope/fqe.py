@@ -156,7 +156,7 @@ class FQE:
     def _sampled(self, observation: Observation, draws: torch.Generator) -> Tensor:
         count = self.config.samples
         parts = [
-            self.actor.choose(self.actor.policy.encode(Observation(states)).interleave(count), draws)
+            self.actor.choose(self.actor.encode(Observation(states)).interleave(count), draws)
             for states in observation.state.split(_ROWS)
         ]
         return torch.cat(parts).view(len(observation), count, -1)
@@ -196,7 +196,7 @@ class FQE:
         The target critic is asked, the moving average of the fitted one.
         """
         context = self.actor.policy.encode(starts).interleave(actions.shape[1])
-        values = critic.target(context.features, actions.flatten(0, 1)).mean(dim=0)
+        values = critic.target(critic.target.see(context), actions.flatten(0, 1)).mean(dim=0)
         return values.view(len(starts), -1).mean(dim=1).double().numpy() / self.scale
 
     @torch.no_grad()
@@ -217,7 +217,7 @@ class FQE:
             distances.append(float((here - view.action).square().mean()))
             for critic in self.critics:
                 target = critic.td_target(batch, view, following, draws)
-                values = critic.target(view.context.features, view.action).mean(dim=0)
+                values = critic.target(critic.target.see(view.context), view.action).mean(dim=0)
                 errors.append(float((values - target).square().mean()))
         return math.sqrt(float(np.mean(errors))) / self.scale, math.sqrt(float(np.mean(distances)))
 

@@ -25,6 +25,7 @@ from flowrl.policies.action_view import ActionView
 from flowrl.policies.lora import LoRAConfig
 from flowrl.policies.observation import Observation
 from flowrl.policies.samplers import euler_ode, flow_matching_loss
+from flowrl.policies.sight import Sight
 from flowrl.spec import Chunking, Spec
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -43,7 +44,8 @@ Precision = Literal["float32", "bfloat16"]
 class Context:
     """An encoded observation, made once per batch and reused for every velocity evaluation.
 
-    ``features`` (B, F) is what critics see. ``cache`` is whatever else a policy keeps per row (image tokens,
+    ``features`` (B, F) is what critics see that have no encoder of their own; those that have one look at
+    ``sight`` (`flowrl.critics.encoder`). ``cache`` is whatever else a policy keeps per row (image tokens,
     the keys and values of a prefix): tensors whose first axis is B, alone or in tuples. ``base`` is the same
     observation as the policy's base encodes it, where that differs (`ChunkPolicy.beside`).
     """
@@ -51,6 +53,7 @@ class Context:
     features: Tensor
     cache: Cache = None
     base: Context | None = None
+    sight: Sight | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -65,11 +68,13 @@ class Context:
 
     def detach(self) -> Context:
         """Without gradient."""
-        return self._mapped(Tensor.detach)
+        sight = None if self.sight is None else replace(self.sight, gradient=False)
+        return replace(self._mapped(Tensor.detach), sight=sight)
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Context:
         base = None if self.base is None else self.base._mapped(change)
-        return Context(change(self.features), map_cache(change, self.cache), base)
+        sight = None if self.sight is None else self.sight.mapped(change)
+        return Context(change(self.features), map_cache(change, self.cache), base, sight)
 
 
 def map_cache(change: Callable[..., Tensor], *caches: Cache) -> Cache:
@@ -89,7 +94,12 @@ def concatenate(first: Context, second: Context) -> Context:
     def stacked(*parts: Tensor) -> Tensor:
         return torch.cat(parts)
 
-    return Context(stacked(first.features, second.features), map_cache(stacked, first.cache, second.cache))
+    sights = first.sight, second.sight
+    return Context(
+        stacked(first.features, second.features),
+        map_cache(stacked, first.cache, second.cache),
+        sight=None if sights[0] is None or sights[1] is None else sights[0].beside(sights[1]),
+    )
 
 
 Velocity = Callable[[Context, Tensor, Tensor], Tensor]

@@ -118,14 +118,14 @@ class _Block(nn.Module):
         return tokens + self.mlp(self.norm_mlp(tokens))
 
 
-def random_shift(frames: Tensor, pixels: int) -> Tensor:
+def random_shift(frames: Tensor, pixels: int, generator: torch.Generator | None = None) -> Tensor:
     """Move each frame (B, C, height, width) by up to ``pixels`` in each direction, repeating its edge.
 
-    Whole pixels, drawn uniformly from torch's global generator of the CPU.
+    Whole pixels, drawn uniformly from ``generator``, by default torch's global one of the CPU.
     """
     rows, _, height, width = frames.shape
     padded = functional.pad(frames.float(), (pixels,) * 4, "replicate").to(frames.dtype)
-    offset = torch.randint(0, 2 * pixels + 1, (2, rows, 1)).to(frames.device)
+    offset = torch.randint(0, 2 * pixels + 1, (2, rows, 1), generator=generator).to(frames.device)
     y = offset[0] + torch.arange(height, device=frames.device)
     x = offset[1] + torch.arange(width, device=frames.device)
     row = torch.arange(rows, device=frames.device)[:, None, None]

@@ -85,9 +85,10 @@ class Agent:
 
     def _update_actor(self, view: CriticView) -> dict[str, float]:
         context, update = view.context.detach(), self.config.update
+        seen = self.critic.online.see(context)
 
         def value(action: Tensor) -> Tensor:
-            values = self.critic.online(context.features, action)
+            values = self.critic.online(seen, action)
             return aggregate(values, update.q_aggregation, self.config.critic.pessimism, self.generator)
 
         loss, info = self.actor.loss(context, view.action, value, self.generator)

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from flowrl.critics.encoder import Viewer
 from flowrl.policies.interface import Context, FlowPolicy
 from flowrl.policies.observation import Observation
 from flowrl.replay.batch import ChunkBatch
@@ -71,7 +72,7 @@ def gaussian_slope(t: Tensor, std: float) -> Tensor:
     return (t * std**2 - (1 - t)) / ((1 - t) ** 2 + t**2 * std**2)
 
 
-class KnownCritic(nn.Module):
+class KnownCritic(Viewer):
     """A critic given by a formula ``value(s, a) -> (B,)``, as an ensemble of ``heads`` equal heads."""
 
     def __init__(self, value: Callable[[Tensor, Tensor], Tensor], heads: int = 1) -> None:

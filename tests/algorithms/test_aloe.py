@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from flowrl.algorithms.aloe import ALOE, ALOEConfig, advantage_weights, effective_share
 from flowrl.config import load
+from flowrl.critics.encoder import Viewer
 from flowrl.critics.targets import CriticConfig
 from flowrl.errors import ConfigError, ReplayError
 from flowrl.policies.diffusion import DiffusionMLP
@@ -115,7 +116,7 @@ def test_advantage_is_the_pessimistic_value_over_the_policys_own() -> None:
     torch.testing.assert_close(advantage + value, data)
 
 
-class Spread(nn.Module):
+class Spread(Viewer):
     """Heads ``sum a + sign s_0``."""
 
     def __init__(self, sign: Tensor) -> None:

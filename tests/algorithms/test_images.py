@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,24 @@ from flowrl import checkpoint
 from flowrl.acting import load_actor, save_actor
 from flowrl.algorithms.base import PolicyLearner
 from flowrl.algorithms.factory import make_algorithm
+from flowrl.critics.encoder import EncoderConfig
 from flowrl.errors import ConfigError
 from flowrl.policies.image_transformer import FlowImageTransformer
 from flowrl.policies.observation import Observation
 from flowrl.replay.batch import ChunkBatch
 from flowrl.spec import Feature
 from tests.algorithms.analytic import FixedBatches, random_batch
-from tests.algorithms.test_every_algorithm import ACTION, CHUNK, KINDS, ROWS, STATE, finite, same, small
+from tests.algorithms.test_every_algorithm import (
+    ACTION,
+    CHUNK,
+    KINDS,
+    ROWS,
+    STATE,
+    WITH_CRITIC,
+    finite,
+    same,
+    small,
+)
 from tests.helpers import identity_spec
 
 CAMERA = Feature("observation.images.front", (3, 16, 16), "uint8")
@@ -61,8 +73,8 @@ def batch(count: int, source: str | None) -> ChunkBatch:
     )
 
 
-def learner(kind: str, what: Any, seed: int = 0) -> PolicyLearner[Any, Any]:
-    made = make_algorithm(small(kind), seeing().train_only(what), seed)
+def learner(kind: str, what: Any, seed: int = 0, **critic: Any) -> PolicyLearner[Any, Any]:
+    made = make_algorithm(small(kind, **critic), seeing().train_only(what), seed)
     assert isinstance(made, PolicyLearner)
     return made
 
@@ -72,7 +84,7 @@ def vision(algorithm: PolicyLearner[Any, Any]) -> dict[str, torch.Tensor]:
         f"{name}/{key}": value.clone()
         for name, module in algorithm.state_dict()["modules"].items()
         for key, value in module.items()
-        if "vision." in key and name not in ("average", "slow_target")
+        if "vision." in key and name not in ("average", "slow_target", "critic", "critic_target")
     }
 
 
@@ -152,3 +164,53 @@ def test_a_checkpoint_and_a_saved_actor_go_on_the_same(kind: str, tmp_path: Path
         a.act(observation, torch.Generator().manual_seed(2)) for a in (actor, load_actor(tmp_path / "actor"))
     ]
     assert torch.equal(*chunks)
+
+
+OWN: Any = {"encoder": EncoderConfig(width=16, queries=2, depth=1, shift=2)}
+
+
+@pytest.mark.parametrize("kind", WITH_CRITIC)
+def test_a_critic_may_have_an_encoder_of_its_own(kind: str, tmp_path: Path) -> None:
+    """It learns, its target follows, a checkpoint goes on the same, a saved actor acts the same."""
+    algorithm, source = learner(kind, "expert", **OWN), FixedBatches(batch)
+    before = deepcopy(algorithm.state_dict()["modules"])
+    assert finite(algorithm.warm_up(source) | algorithm.update(source) | algorithm.diagnostics(source))
+    after = algorithm.state_dict()["modules"]
+    for name in ("critic", "critic_target"):
+        own = [key for key in before[name] if key.startswith("encoder.")]
+        assert own
+        assert not any(torch.equal(before[name][key], after[name][key]) for key in own)
+    checkpoint.save(tmp_path / "state", algorithm.state_dict())
+    again = learner(kind, "expert", seed=1, **OWN)
+    again.load_state_dict(checkpoint.load(tmp_path / "state"))
+    rewound = FixedBatches(batch)
+    rewound.drawn = source.drawn
+    assert again.update(rewound) == algorithm.update(source)
+    assert same(again.state_dict(), algorithm.state_dict())
+    actor = replace(algorithm.actor("collect"), critic=algorithm.critic.target, best_of=3)  # type: ignore[attr-defined]
+    save_actor(actor, tmp_path / "actor")
+    observation = look(Observation(torch.randn(3, STATE)), 7)
+    chunks = [
+        a.act(observation, torch.Generator().manual_seed(2)) for a in (actor, load_actor(tmp_path / "actor"))
+    ]
+    assert torch.equal(*chunks)
+
+
+@pytest.mark.parametrize("kind", WITH_CRITIC)
+def test_nothing_but_the_critics_own_loss_reaches_its_encoder(kind: str) -> None:
+    algorithm: Any = learner(kind, "expert", **OWN)
+    loss = algorithm.critic.loss
+
+    def without_gradient(*given: Any) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
+        temporal, gap, info = loss(*given)
+        return temporal.detach(), None if gap is None else gap.detach(), info
+
+    algorithm.critic.loss = without_gradient
+    if kind == "rlpd":  # its other updates are of the critic alone
+        algorithm.config = replace(algorithm.config, critic_updates=1)
+    before = deepcopy(algorithm.state_dict()["modules"])
+    algorithm.update(FixedBatches(batch))
+    after = algorithm.state_dict()["modules"]
+    assert all(p.grad is None for p in algorithm.critic.online.parameters())
+    assert same(after["critic"], before["critic"])
+    assert not same(after, before)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flowrl.critics.chunk_critic import ChunkCritic, value_gap
+from flowrl.critics.encoder import Viewer
 from flowrl.critics.hinges import hinges
 from flowrl.critics.targets import CriticConfig, td_loss
 from flowrl.policies.mlp import FlowMLP
@@ -285,7 +286,7 @@ def test_distributional_target_has_the_scalar_targets_mean(head: Any, chunks: in
     assert float(values.std()) > 0.01
     mean = found @ atoms if head == "c51" else found
 
-    class Known(torch.nn.Module):
+    class Known(Viewer):
         """The same values as a scalar critic."""
 
         head = scalar.online.head

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from flowrl.config.classes import config_fields
 from flowrl.critics.chunk_critic import ChunkCritic
+from flowrl.critics.encoder import EncoderConfig
 from flowrl.critics.targets import CriticConfig
 from flowrl.policies.mlp import FlowMLP
 from tests.algorithms.analytic import FixedBatches
@@ -18,6 +20,16 @@ PAGE = Page("critics.md")
 
 def test_every_field_has_a_row_with_its_default() -> None:
     PAGE.check_hyper_parameters(CriticConfig, skip=())
+
+
+def test_every_field_of_the_own_encoder_has_a_row_with_its_default() -> None:
+    rows = [row for row in PAGE.section("Hyper-parameters") if "`encoder." in row]
+    said = dict[str, str]()
+    for row in rows:
+        names, defaults = ([part.strip(" `") for part in cell.split(",")] for cell in row.split("|")[1:3])
+        said |= zip(names, defaults, strict=True)
+    fields = config_fields(EncoderConfig).items()
+    assert said == {f"encoder.{name}": str(field.default) for name, field in fields}
 
 
 def metrics() -> set[str]:

@@ -50,7 +50,7 @@ class DSRL(SoftActorCritic[DSRLConfig, SteeredPolicy]):
     ``policy`` is the behaviour-cloned base, which stays frozen; ``seed`` fixes all random draws.
 
     Attributes:
-        latent: the critic of noise, Q_w(s, u) with u = w / b.
+        latent: the critic of noise, Q_w(s, u) with u = w / b; it sees what the critic sees.
     """
 
     def __init__(self, config: DSRLConfig, policy: FlowPolicy, seed: int = 0) -> None:
@@ -58,9 +58,9 @@ class DSRL(SoftActorCritic[DSRLConfig, SteeredPolicy]):
         steered = wrap(SteeredPolicy, policy, seed, magnitude=config.magnitude, **size)
         super().__init__(config, steered, seed)
         self.policy.base.requires_grad_(False)
-        plain = replace(config.critic, head="scalar", lora_rank=None)
+        plain = replace(config.critic, head="scalar", lora_rank=None, encoder=None)
         with seeded(seed):
-            self.latent = plain.build(policy.feature_size, policy.flat_size).to(policy.device)
+            self.latent = plain.build(self.critic.feature_size, policy.flat_size).to(policy.device)
         self.optimise(
             {
                 "latent": (self.latent, config.critic.learning_rate),
@@ -76,7 +76,7 @@ class DSRL(SoftActorCritic[DSRLConfig, SteeredPolicy]):
         temporal, _, info = self.temporal_loss(batch, view)
         context = view.context.detach()
         u, log_density = self.policy.choose(context, self.normal(len(context), self.policy.flat_size))
-        actor, actor_info = self.soft_loss(self.latent, context.features, u, log_density)
+        actor, actor_info = self.soft_loss(self.latent, self.critic.online.see(context), u, log_density)
         latent = self.latent_loss(context)
         info |= actor_info | self.step(temporal + latent + actor)
         for _ in range(self.config.latent_updates - 1):
@@ -120,5 +120,6 @@ class DSRL(SoftActorCritic[DSRLConfig, SteeredPolicy]):
             u = (noise / self.config.magnitude).clamp(-1, 1)
             u[: rows // 2] = self.policy.choose(context, noise)[0][: rows // 2]
             action = self.policy.clip(self.policy.decode(context, u))
-            target = self.critic.online(context.features, action)
-        return (self.latent(context.features, u) - target).square().mean()
+            seen = self.critic.online.see(context)
+            target = self.critic.online(seen, action)
+        return (self.latent(seen, u) - target).square().mean()

@@ -80,13 +80,13 @@ class EXPO(SoftActorCritic[EXPOConfig, EditedPolicy]):
 
     def edit_loss(self, context: Context) -> tuple[Tensor, Tensor, dict[str, float]]:
         """SAC's loss of the edit on fresh samples of the flow (3), the edit's log-density (B,), metrics."""
-        size = self.policy.flat_size
+        size, critic = self.policy.flat_size, self.critic.online
         first, second = self.normal(len(context), 2 * size).split(size, dim=1)
         with torch.no_grad():
             action = self.policy.clip(self.policy.base.sample(context, first))
-            before = self.critic.online(context.features, action).mean()
+            before = critic(critic.see(context), action).mean()
         edited, log_density = self.policy.edit(context, action, second)
-        loss, info = self.soft_loss(self.critic.online, context.features, edited, log_density)
+        loss, info = self.soft_loss(critic, critic.see(context), edited, log_density)
         return loss, log_density, info | {"actor/edit_gain": info["actor/q"] - float(before)}
 
     def next_action(self, context: Context) -> Tensor:

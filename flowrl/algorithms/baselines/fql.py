@@ -120,9 +120,9 @@ class FQL(ActorCritic[FQLConfig, OneStepPolicy]):
         with torch.no_grad():
             taught = self.flow.clip(self.flow.sample(context, noise))
         action = self.policy.sample(context, noise)
-        config = self.config
+        config, critic = self.config, self.critic.online
         return one_step_loss(
-            self.critic.online, context.features, action, taught, config.alpha, config.normalise_value
+            critic, critic.see(context), action, taught, config.alpha, config.normalise_value
         )
 
     def deviations(self) -> list[str]:

@@ -65,9 +65,9 @@ class RLPD(SoftActorCritic[RLPDConfig, GaussianPolicy]):
             self.warm_up(batches)
         batch, view = self.draw(batches)
         temporal, _, info = self.temporal_loss(batch, view)
-        features = view.context.features.detach()
+        features, critic = view.context.features.detach(), self.critic.online
         action, log_density = self.policy.draw(features, self.normal(len(batch), self.policy.noise_size))
-        actor, actor_info = self.soft_loss(self.critic.online, features, action, log_density)
+        actor, actor_info = self.soft_loss(critic, critic.see(view.context), action, log_density)
         info |= actor_info | self.step(temporal + actor)
         info |= self.temper(log_density)
         self.critic.track()
@@ -77,7 +77,7 @@ class RLPD(SoftActorCritic[RLPDConfig, GaussianPolicy]):
     def draw(self, batches: Batches) -> tuple[ChunkBatch, CriticView]:
         """A batch of the configured mix, and what the critic sees of it."""
         batch = self.critic.draw(batches, self.config.source)
-        return batch, self.critic.view(batch, self.policy)
+        return batch, self.critic.view(batch, self.policy, self.generator)
 
     def temporal_loss(
         self, batch: ChunkBatch, view: CriticView, policy_action: Tensor | None = None
