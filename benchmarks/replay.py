@@ -1,6 +1,8 @@
-"""Measure the replay: batches per second, commit time, torn rows, rows lost to kill -9, disk use.
+"""Measure the replay: batches per second, images, commit time, torn rows, rows lost to kill -9, disk use.
 
     python benchmarks/replay.py [--quick] [--json FILE]
+
+Images are measured by `benchmarks/replay_images.py`, whose keys the JSON file has as well.
 
 Every row that the crash and tear measurements write can be recomputed from its number, so a reader
 checks each row it sees. Targets: 5,000 batches of 256 state chunks per second on one free core, no torn
@@ -16,7 +18,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,6 +73,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the result as one JSON object")
     parser.add_argument("--quick", action="store_true", help="fewer rows and kills, for CI")
     options = parser.parse_args()
+    # Not above: processes that are started import this file, and the learner's modules take seconds.
+    from replay_images import measure_images, rows_of
+
     torch.set_num_threads(1)
     result = Result()
     with tempfile.TemporaryDirectory() as directory:
@@ -78,9 +83,10 @@ def main() -> None:
         measure_writing(replay / "write", 60 if options.quick else 300, result)
         measure_sampling(replay / "write", 1.0 if options.quick else 5.0, result)
         measure_kills(replay / "kill", 4 if options.quick else 20, result)
-    show(result)
+        images = measure_images(replay, 48, options.quick)
+    show(result, rows_of(images))
     if options.json:
-        options.json.write_text(json.dumps(asdict(result), indent=2) + "\n")
+        options.json.write_text(json.dumps(asdict(result) | asdict(images), indent=2) + "\n")
     raise SystemExit(1 if result.torn_rows or result.committed_rows_lost else 0)
 
 
@@ -207,8 +213,8 @@ def wrong_rows(reader: ReplayReader, start: int) -> int:
     return int((found != pattern(np.arange(start, reader.rows))).any(axis=1).sum())
 
 
-def show(result: Result) -> None:
-    """Print the result as a table beside its targets."""
+def show(result: Result, more: Iterable[tuple[str, str, str]]) -> None:
+    """Print the result, and ``more`` rows, as a table beside its targets."""
     table = Table("measured", "value", "target", title="replay benchmark")
     for name, value, target in (
         ("state batches of 256 per second (wall)", f"{result.state_batches_per_s:,.0f}", ">= 5,000"),
@@ -222,6 +228,7 @@ def show(result: Result) -> None:
         (f"committed rows lost in {result.kills} kills", str(result.committed_rows_lost), "0"),
         ("disk / data before compaction", f"{result.disk_amplification_before:.1f}", ""),
         ("disk / data after compaction", f"{result.disk_amplification_after:.2f}", ""),
+        *more,
     ):
         table.add_row(name, value, target)
     Console().print(table)

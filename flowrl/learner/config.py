@@ -157,6 +157,12 @@ class SamplingConfig:
     """Fractions of a batch by named source; they sum to 1."""
     named: dict[str, dict[str, float]] = {"success_mix": {"demonstrations": 0.25, "successes": 0.75}}
     """Mixes that an algorithm may ask for by name."""
+    decoded_mb: int = 1024
+    """Memory for decoded camera frames, MB; 0 decodes the frames of every batch anew."""
+
+    def __post_init__(self) -> None:
+        if self.decoded_mb < 0:
+            raise ValueError(f"decoded_mb is {self.decoded_mb}; it must not be negative")
 
 
 @configclass

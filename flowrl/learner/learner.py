@@ -47,7 +47,11 @@ class Learner:
     ) -> None:
         self.run, self.config, self.policy = run, config, policy
         self.reader = ReplayReader(
-            run.replay, spec=policy.spec.interface(), reward=config.sampling.reward, own=WORKER_STREAM
+            run.replay,
+            spec=policy.spec.interface(),
+            decoded_bytes=config.sampling.decoded_mb << 20,
+            reward=config.sampling.reward,
+            own=WORKER_STREAM,
         )
         self.algorithm = make_algorithm(config.algorithm, policy, config.seed)
         self.sampler = self._new_sampler()

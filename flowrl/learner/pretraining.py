@@ -53,7 +53,8 @@ def clone(
     progress: Progress | None = None,
 ) -> dict[str, float]:
     """Clone the episodes of a replay into a new policy directory; returns the last metrics."""
-    reader = ReplayReader(replay, streams, reward=config.sampling.reward)
+    sampled = config.sampling
+    reader = ReplayReader(replay, streams, decoded_bytes=sampled.decoded_mb << 20, reward=sampled.reward)
     policy = new_policy(config, reader, config.pretrain.seed)
     sampling = SamplerConfig(
         batch_size=config.pretrain.batch_size,

@@ -34,7 +34,7 @@ class EpisodeSubset(ReplayReader):
                 "yet; measure them with: flowrl evaluate"
             )
         self.path = reader.path
-        self._image_bytes = 0
+        self._image_bytes = self._decoded_bytes = 0
         self._reset()
         self._spec = reader.spec
         self._kinds = reader.streams

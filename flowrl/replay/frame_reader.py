@@ -1,16 +1,17 @@
-"""Camera frames of a replay: where each lies, and a cache of encoded bytes within a stated budget."""
+"""Camera frames of a replay: where each lies, and caches of bytes and of pixels within stated budgets."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
 from flowrl.errors import ReplayError
+from flowrl.replay.decoded import DecodedFrames
 from flowrl.replay.frames import Pixels, decode
 from flowrl.replay.growable import Growable
 from flowrl.replay.schema import Ints
@@ -25,11 +26,11 @@ class FrameReader:
     """The frames of all rows and final observations that a `ReplayReader` has read.
 
     Bytes are fetched in blocks and kept, the least recently used dropped first, within ``budget`` bytes.
-    Pixels are not kept: they are decoded when asked for, on as many threads as torch computes with. Not
-    thread-safe.
+    Pixels are decoded when asked for, on as many threads as torch computes with, and kept within ``decoded``
+    bytes, of every camera as many. Not thread-safe.
     """
 
-    def __init__(self, spec: Spec, read: ReadBytes, budget: int) -> None:
+    def __init__(self, spec: Spec, read: ReadBytes, budget: int, decoded: int = 0) -> None:
         self.features = spec.cameras
         self.budget = budget
         self._read = read
@@ -37,6 +38,8 @@ class FrameReader:
         # Per row and per final observation: stream, then offset and length of each camera's frame.
         self._rows = Growable((width,), np.int64)
         self._finals = Growable((width,), np.int64)
+        slots = decoded // max(sum(feature.size for feature in self.features), 1)
+        self._decoded = [DecodedFrames(feature.shape, slots) for feature in self.features]
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._cached = 0
 
@@ -62,12 +65,9 @@ class FrameReader:
 
         Raises ReplayError when the spec has no such camera, or an episode no final observation.
         """
-        names = [feature.name for feature in self.features]
-        if camera not in names:
-            raise ReplayError(f"the replay has no camera {camera!r}; it has {', '.join(names) or 'none'}")
         rows = np.asarray(rows, np.int64)
         places = np.empty((len(rows), 3), np.int64)
-        column = 1 + 2 * names.index(camera)
+        column = 1 + 2 * self._index(camera)
         for chosen, table, index in (
             (rows >= 0, self._rows, rows),
             (rows < 0, self._finals, -rows - 1),
@@ -82,9 +82,18 @@ class FrameReader:
 
         Raises ReplayError naming the row of a frame that cannot be decoded.
         """
+        kept = self._decoded[self._index(camera)]
+        return torch.from_numpy(kept.pixels(np.asarray(rows, np.int64), partial(self._decode, camera)))
+
+    def _index(self, camera: str) -> int:
+        names = [feature.name for feature in self.features]
+        if camera not in names:
+            raise ReplayError(f"the replay has no camera {camera!r}; it has {', '.join(names) or 'none'}")
+        return names.index(camera)
+
+    def _decode(self, camera: str, rows: Ints) -> Pixels:
         data = self.encoded(camera, rows)
-        shape = next(feature.shape for feature in self.features if feature.name == camera)
-        out = np.empty((len(data), *shape), np.uint8)
+        out = np.empty((len(data), *self.features[self._index(camera)].shape), np.uint8)
 
         def fill(index: int) -> None:
             try:
@@ -97,7 +106,7 @@ class FrameReader:
         # A pool costs more than it saves on one thread.
         for _ in self._pool.map(fill, range(len(data))) if self._pool else map(fill, range(len(data))):
             pass
-        return torch.from_numpy(out)
+        return out
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor | None:

@@ -56,7 +56,7 @@ def decode(data: bytes) -> Pixels:
     """The pixels (3, height, width) of an encoded frame. Raises DataError when it is damaged."""
     try:
         with _open(data) as image:
-            pixels = np.asarray(image.convert("RGB"))
+            pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"a frame of {len(data)} bytes cannot be decoded ({error})") from error
     return pixels.transpose(2, 0, 1)

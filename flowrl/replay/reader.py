@@ -85,7 +85,7 @@ class ReplayReader:
 
     Row arrays (N rows) and episode arrays (E episodes) are properties; they are views, valid until the
     next `refresh`. The reader never writes and needs no lock. Encoded camera frames are kept in memory within
-    ``image_bytes`` and read again from the disk beyond that.
+    ``image_bytes`` and read again from the disk beyond that; decoded ones are kept within ``decoded_bytes``.
 
     ``reward`` is ``recorded`` or a reward column, ``<name>@<version>``. Streams whose name begins with ``own``
     are those that a run collects itself: where the column has no label there, they are taken as recorded.
@@ -100,6 +100,7 @@ class ReplayReader:
         streams: Sequence[str] | None = None,
         spec: Spec | None = None,
         image_bytes: int = IMAGE_BYTES,
+        decoded_bytes: int = 0,
         reward: str = RECORDED,
         own: str | None = None,
     ) -> None:
@@ -108,7 +109,7 @@ class ReplayReader:
         self._own = own
         self.rewarded_by = reward
         """``recorded``, or the reward column that everything is shown by."""
-        self._image_bytes = image_bytes
+        self._image_bytes, self._decoded_bytes = image_bytes, decoded_bytes
         self._wanted = None if streams is None else list(streams)
         self._spec = None if spec is None else spec.interface()
         self._spec_from = "the given spec"
@@ -297,7 +298,7 @@ class ReplayReader:
         self._final = Growable((state,), np.float32)
         self._stream_index = Growable((), np.int64)
         self._tasks: list[str] = []
-        self._frames = FrameReader(spec, self._read_frames, self._image_bytes)
+        self._frames = FrameReader(spec, self._read_frames, self._image_bytes, self._decoded_bytes)
         self._allocated = True
 
     def _read_new(self, stream: _Stream) -> int:
