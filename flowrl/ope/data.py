@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from flowrl.errors import UsageError
-from flowrl.policies.observation import Observation
+from flowrl.ope.observations import LoggedObservations
 from flowrl.replay.chunks import ChunkRule, cut
+from flowrl.replay.frame_reader import FrameReader
+from flowrl.replay.frames import Pixels
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.schema import EPISODE, Floats, Ints, Kind, Outcome
 
@@ -23,16 +24,11 @@ class EpisodeSubset(ReplayReader):
     """Some whole episodes of a reader, copied, with a reward of one's own: what samplers take as a reader.
 
     ``episodes`` are their numbers in the reader, ``reward`` (N,) replaces the reader's column. Rows and
-    episodes are numbered anew, in the order given. It never grows. Raises UsageError for a replay with
-    cameras, whose frames it does not copy.
+    episodes are numbered anew, in the order given. It never grows. Frames are not copied: a sampler's batches
+    have states alone, and `observations` has the frames of the reader.
     """
 
     def __init__(self, reader: ReplayReader, episodes: Ints, reward: Floats) -> None:
-        if reader.spec.cameras:
-            raise UsageError(
-                f"replay {str(reader.path)!r} has cameras, and policies that see cannot be ranked from logged data "
-                "yet; measure them with: flowrl evaluate"
-            )
         self.path = reader.path
         self._image_bytes = self._decoded_bytes = 0
         self._reset()
@@ -40,6 +36,8 @@ class EpisodeSubset(ReplayReader):
         self._kinds = reader.streams
         self._names = list(self._kinds)
         self._allocate(reader.spec)
+        blind = replace(reader.spec, observation=reader.spec.state_features)
+        self._frames = FrameReader(blind, _no_frames, 0)
         first, length = _spans(reader.table[episodes])
         rows = np.concatenate([np.arange(a, a + n) for a, n in zip(first, length, strict=True)])
         table = reader.table[episodes].copy()
@@ -53,11 +51,18 @@ class EpisodeSubset(ReplayReader):
         self._final.append(reader.final[episodes])
         self._stream_index.append(reader.stream_of_episode[episodes])
         self._tasks = [reader.tasks[episode] for episode in episodes.tolist()]
+        self._origin, self._origin_rows, self._origin_episodes = reader, rows, episodes
 
     @property
     def streams(self) -> dict[str, Kind]:
         """All streams of the reader, also those of which no episode is here."""
         return dict(self._kinds)
+
+    def observations(self, rows: Ints) -> LoggedObservations:
+        """The observations at rows of this subset, -(e + 1) for the final one of its episode e, with frames."""
+        inside = self._origin_rows[np.maximum(rows, 0)]
+        final = -self._origin_episodes[np.maximum(-rows - 1, 0)] - 1
+        return LoggedObservations(self._origin, np.where(rows < 0, final, inside))
 
     def refresh(self) -> int:
         """Nothing arrives."""
@@ -86,10 +91,12 @@ class LoggedData:
         """Steps used, of both parts."""
         return self.training.rows + self.held_out.rows
 
-    def initial_observations(self) -> Observation:
+    def initial_observations(self) -> LoggedObservations:
         """The first observation of every episode, training part first."""
-        states = [part.state[part.table[:, EPISODE["first_row"]]] for part in (self.training, self.held_out)]
-        return Observation(torch.from_numpy(np.concatenate(states)))
+        parts = [
+            part.observations(part.table[:, EPISODE["first_row"]]) for part in (self.training, self.held_out)
+        ]
+        return replace(parts[0], rows=np.concatenate([part.rows for part in parts]))
 
     def returns(self) -> NDArray[np.float64]:
         """The discounted return that every episode earned, training part first."""
@@ -132,11 +139,17 @@ def discounted_returns(reader: ReplayReader, discount: float) -> NDArray[np.floa
     return np.add.reduceat(reader.reward.astype(np.float64) * discount**step, first)
 
 
-def next_states(reader: ReplayReader, rule: ChunkRule) -> Floats:
-    """The observation after the chunk at every row (N, S); where a chunk cannot start, any."""
-    after = cut(reader, 0, rule).next
-    inside = reader.state[np.maximum(after, 0)]
-    return np.where((after < 0)[:, None], reader.final[np.maximum(-after - 1, 0)], inside)
+def next_rows(reader: ReplayReader, rule: ChunkRule) -> Ints:
+    """Where the observation after the chunk at every row lies (N,), -(e + 1) for the final one of episode e.
+
+    Where a chunk cannot start, any.
+    """
+    return cut(reader, 0, rule).next
+
+
+def _no_frames(stream: int, start: int, stop: int) -> Pixels:
+    """What a reader without cameras reads."""
+    return np.empty(0, np.uint8)
 
 
 def _spans(table: Ints) -> tuple[Ints, Ints]:

@@ -26,16 +26,15 @@ from torch import Tensor
 
 from flowrl.acting import Actor
 from flowrl.config import configclass
-from flowrl.critics.chunk_critic import ChunkCritic
+from flowrl.critics.chunk_critic import ChunkCritic, CriticView
 from flowrl.critics.targets import CriticConfig
-from flowrl.ope.data import LoggedData, next_states
-from flowrl.policies.observation import Observation
+from flowrl.ope.data import EpisodeSubset, LoggedData, next_rows
+from flowrl.ope.observations import LoggedObservations
+from flowrl.policies.interface import Context
 from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
 from flowrl.training import adam, clipped_step
 
-_ROWS = 4096
-"""Rows that are sampled from a policy at once."""
 _CHECKED = 8
 """Batches of held-out chunks that the TD error and the distance are measured on."""
 _MARGIN = 0.05
@@ -96,6 +95,14 @@ class FQEValues:
         return float(self.values.mean())
 
 
+@dataclass(frozen=True)
+class _Looked:
+    """What a fixed policy sees of P observations, (P, F), and some of its actions there, (P, samples, D)."""
+
+    features: Tensor
+    actions: Tensor
+
+
 class FQE:
     """Fits the critics of one policy. Making one draws the critics' weights; `run` does the work.
 
@@ -125,14 +132,16 @@ class FQE:
         Raises NonFiniteLoss when a fit diverges.
         """
         draws = torch.Generator().manual_seed(self.seed)
-        proposals = self._proposals(draws)
-        starts = self.data.initial_observations()
-        start_actions = self._sampled(starts, draws)
+        ahead = self._looked(self._after(self.data.training), draws, self.config.samples)
+        starts = self._looked(self.data.initial_observations(), draws, self.config.samples)
+        here = self._features(self.data.training.observations(np.arange(self.data.training.rows)))
         late, final = zip(
-            *(self._fit(critic, fit, proposals, starts, start_actions, on_update)
-              for fit, critic in enumerate(self.critics)),
+            *(
+                self._fit(critic, fit, here, ahead, starts, on_update)
+                for fit, critic in enumerate(self.critics)
+            ),
             strict=True,
-        )  # fmt: skip
+        )
         errors, distance = self._held_out(draws)
         values = np.stack(final)
         return FQEValues(
@@ -143,61 +152,74 @@ class FQE:
             float(values.mean() - np.stack(late).mean()),
         )
 
-    def _proposals(self, draws: torch.Generator) -> Tensor:
-        """Next actions of the policy for every training row: (N, samples, D).
-
-        The policy is fixed, so a few samples of each row, drawn once, serve all updates of all fits: the
-        sampler's K steps cost more than the critic's.
-        """
-        states = next_states(self.data.training, self.sampling.rule)
-        return self._sampled(Observation(torch.from_numpy(states)), draws)
+    def _after(self, part: EpisodeSubset) -> LoggedObservations:
+        """The observation after the chunk at every row of a part."""
+        return part.observations(next_rows(part, self.sampling.rule))
 
     @torch.no_grad()
-    def _sampled(self, observation: Observation, draws: torch.Generator) -> Tensor:
-        count = self.config.samples
-        parts = [
-            self.actor.choose(self.actor.encode(Observation(states)).interleave(count), draws)
-            for states in observation.state.split(_ROWS)
-        ]
-        return torch.cat(parts).view(len(observation), count, -1)
+    def _looked(self, observations: LoggedObservations, draws: torch.Generator, samples: int) -> _Looked:
+        """Encode observations and sample the policy there.
+
+        The policy is fixed, so a few samples of each row, drawn once, serve all updates of all fits: the
+        sampler's K steps, and the encoder of images, cost more than the critic's.
+        """
+        features, actions = list[Tensor](), list[Tensor]()
+        for block in observations.blocks():
+            context = self.actor.encode(block)
+            features.append(context.features)
+            actions.append(self.actor.choose(context.interleave(samples), draws))
+        return _Looked(torch.cat(features), torch.cat(actions).view(len(observations), samples, -1))
+
+    @torch.no_grad()
+    def _features(self, observations: LoggedObservations) -> Tensor:
+        return torch.cat([self.actor.policy.encode(block).features for block in observations.blocks()])
+
+    def _view(self, batch: ChunkBatch, here: Tensor, ahead: Tensor) -> CriticView:
+        """A batch as the critic sees it, given what the policy sees before and after its chunks, (B, F) each."""
+        return CriticView(Context(here), self.actor.policy.flat_action(batch.action), Context(ahead))
 
     def _fit(
         self,
         critic: ChunkCritic,
         fit: int,
-        proposals: Tensor,
-        starts: Observation,
-        start_actions: Tensor,
+        here: Tensor,
+        ahead: _Looked,
+        starts: _Looked,
         on_update: Callable[[int], None],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The values of the initial states (E,) after three quarters of the updates and at the end."""
-        config, policy = self.config, self.actor.policy
+        """The values of the initial states (E,) after three quarters of the updates and at the end.
+
+        ``here`` (N, F) and ``ahead`` belong to the training rows.
+        """
+        config = self.config
         sampler = ChunkSampler(self.data.training, self.sampling, self.seed + fit)
         draws = torch.Generator().manual_seed(self.seed + fit)
         optimiser = adam({"critic": critic.online}, {"critic": config.learning_rate})
         three_quarters = max(1, config.updates * 3 // 4)
-        late = np.zeros(len(starts))
+        late = np.zeros(len(starts.features))
         for update in range(1, config.updates + 1):
             batch = impute_unexecuted(critic.draw(sampler), draws)
             pick = torch.randint(config.samples, (len(batch),), generator=draws)
-            loss, _, _ = critic.loss(batch, critic.view(batch, policy), proposals[batch.row, pick], draws)
+            view = self._view(batch, here[batch.row], ahead.features[batch.row])
+            loss, _, _ = critic.loss(batch, view, ahead.actions[batch.row, pick], draws)
             clipped_step(optimiser, loss, config.gradient_clip)
             critic.track()
             if update % 50 == 0 or update == config.updates:
                 on_update((update - 1) % 50 + 1)
             if update == three_quarters:
-                late = self._start_values(critic, starts, start_actions)
-        return late, self._start_values(critic, starts, start_actions)
+                late = self._start_values(critic, starts)
+        return late, self._start_values(critic, starts)
 
     @torch.no_grad()
-    def _start_values(self, critic: ChunkCritic, starts: Observation, actions: Tensor) -> NDArray[np.float64]:
+    def _start_values(self, critic: ChunkCritic, starts: _Looked) -> NDArray[np.float64]:
         """Values of the initial states (E,): means over heads and the policy's actions, unscaled.
 
         The target critic is asked, the moving average of the fitted one.
         """
-        context = self.actor.policy.encode(starts).interleave(actions.shape[1])
-        values = critic.target(critic.target.see(context), actions.flatten(0, 1)).mean(dim=0)
-        return values.view(len(starts), -1).mean(dim=1).double().numpy() / self.scale
+        rows, samples = starts.actions.shape[:2]
+        features = starts.features.repeat_interleave(samples, 0)
+        values = critic.target(features, starts.actions.flatten(0, 1)).mean(dim=0)
+        return values.view(rows, -1).mean(dim=1).double().numpy() / self.scale
 
     @torch.no_grad()
     def _held_out(self, draws: torch.Generator) -> tuple[float, float]:
@@ -208,16 +230,18 @@ class FQE:
         sampler = ChunkSampler(self.data.held_out, self.sampling, self.seed)
         if not sampler.size("all"):
             return math.nan, math.nan
-        errors, distances = list[float](), list[float]()
+        errors, distances, part = list[float](), list[float](), self.data.held_out
+        after = self._after(part)
         for _ in range(_CHECKED):
             batch = impute_unexecuted(self.critics[0].draw(sampler), draws)
-            view = self.critics[0].view(batch, self.actor.policy)
-            following = self.actor.choose(view.next_context, draws)
-            here = self.actor.choose(view.context, draws)
-            distances.append(float((here - view.action).square().mean()))
+            rows = batch.row.numpy()
+            following = self._looked(replace(after, rows=after.rows[rows]), draws, 1)
+            here = self._looked(part.observations(rows), draws, 1)
+            view = self._view(batch, here.features, following.features)
+            distances.append(float((here.actions[:, 0] - view.action).square().mean()))
             for critic in self.critics:
-                target = critic.td_target(batch, view, following, draws)
-                values = critic.target(critic.target.see(view.context), view.action).mean(dim=0)
+                target = critic.td_target(batch, view, following.actions[:, 0], draws)
+                values = critic.target(here.features, view.action).mean(dim=0)
                 errors.append(float((values - target).square().mean()))
         return math.sqrt(float(np.mean(errors))) / self.scale, math.sqrt(float(np.mean(distances)))
 

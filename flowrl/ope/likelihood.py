@@ -12,6 +12,7 @@ action lies on its bound, the sample lay anywhere beyond, so that no density bel
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -72,12 +73,18 @@ def chunk_densities(
     """
     exact = policy.frozen_copy().double()
     volume = policy.chunk.length * float(exact.get_buffer("action_half_range").log().sum())
-    parts = [
-        _densities(exact, Observation(states.double()), chunk.double())
-        for states, chunk in zip(observation.state.split(rows), action.split(rows), strict=True)
-    ]
+    parts = list[Densities]()
+    for chosen in torch.arange(len(action)).split(rows):
+        seen = observation.rows(chosen)
+        parts.append(_densities(exact, replace(seen, state=seen.state.double()), action[chosen].double()))
+    found = joined(parts)
+    return replace(found, log_prob=found.log_prob - volume)
+
+
+def joined(parts: Sequence[Densities]) -> Densities:
+    """Those of several blocks of rows, one after the other."""
     return Densities(
-        torch.cat([part.log_prob for part in parts]) - volume,
+        torch.cat([part.log_prob for part in parts]),
         sum(part.clipped for part in parts),
         sum(part.not_inverted for part in parts),
         sum(part.folded for part in parts),

@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from flowrl.ope.data import EpisodeSubset
-from flowrl.ope.likelihood import Densities, chunk_densities
+from flowrl.ope.likelihood import Densities, chunk_densities, joined
+from flowrl.ope.observations import Blocks
 from flowrl.policies.interface import ChunkPolicy
-from flowrl.policies.observation import Observation
 from flowrl.replay.schema import EPISODE, Floats
 
 Array = NDArray[np.float64]
@@ -38,13 +38,13 @@ class Decisions:
     Attributes:
         rewards: R_ij discounted to the start of the episode, (n, T); 0 after the end.
         index: which of the P density rows decision (i, j) is, (n, T); -1 where it has ratio 1.
-        state: states of the P whole chunks, (P, S).
+        observations: at the starts of the P whole chunks.
         action: their executed actions, (P, H, A).
     """
 
     rewards: Array
     index: NDArray[np.int64]
-    state: Floats
+    observations: Blocks
     action: Floats
 
     @classmethod
@@ -62,13 +62,16 @@ class Decisions:
         episode, decision = np.nonzero(whole)
         rows = first[episode] + decision * chunk
         action = episodes.action[rows[:, None] + np.arange(chunk)]
-        return cls(rewards, index, episodes.state[rows], action)
+        return cls(rewards, index, episodes.observations(rows), action)
 
     def densities(self, policy: ChunkPolicy) -> Densities:
         """Log-densities (P,) of the logged chunks under a policy."""
-        return chunk_densities(
-            policy, Observation(torch.from_numpy(self.state)), torch.from_numpy(self.action)
-        )
+        parts, start = list[Densities](), 0
+        for block in self.observations.blocks():
+            action = torch.from_numpy(self.action[start : start + len(block)])
+            parts.append(chunk_densities(policy, block, action))
+            start += len(block)
+        return joined(parts)
 
     def log_ratios(self, policy: Densities, behaviour: Densities) -> Array:
         """Log-ratios (n, T) of two policies: 0 at decisions without density and after the end."""

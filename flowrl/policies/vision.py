@@ -91,7 +91,7 @@ class CameraEncoder(nn.Module):
             )
         if self.training and self.shift:
             frames = random_shift(frames, self.shift)
-        patches = rearrange(self.backbone(frames.float() / 127.5 - 1), "b w h v -> b (h v) w")
+        patches = rearrange(self.backbone(frames.to(self.camera.dtype) / 127.5 - 1), "b w h v -> b (h v) w")
         patches = patches + self.positions[index] + self.camera[index]
         for block in self.blocks:
             patches = block(patches)

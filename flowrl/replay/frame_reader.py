@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,8 @@ class FrameReader:
 
     Bytes are fetched in blocks and kept, the least recently used dropped first, within ``budget`` bytes.
     Pixels are decoded when asked for, on as many threads as torch computes with, and kept within ``decoded``
-    bytes, of every camera as many. Not thread-safe.
+    bytes, of every camera as many. `pixels` may be asked from several threads, one of which is served
+    at a time; `add` must not run meanwhile.
     """
 
     def __init__(self, spec: Spec, read: ReadBytes, budget: int, decoded: int = 0) -> None:
@@ -42,6 +44,7 @@ class FrameReader:
         self._decoded = [DecodedFrames(feature.shape, slots) for feature in self.features]
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._cached = 0
+        self._lock = threading.Lock()
 
     @property
     def cached_bytes(self) -> int:
@@ -83,7 +86,9 @@ class FrameReader:
         Raises ReplayError naming the row of a frame that cannot be decoded.
         """
         kept = self._decoded[self._index(camera)]
-        return torch.from_numpy(kept.pixels(np.asarray(rows, np.int64), partial(self._decode, camera)))
+        with self._lock:
+            found = kept.pixels(np.asarray(rows, np.int64), partial(self._decode, camera))
+        return torch.from_numpy(found)
 
     def _index(self, camera: str) -> int:
         names = [feature.name for feature in self.features]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from flowrl.errors import UsageError
-from flowrl.ope.data import EpisodeSubset, discounted_returns, next_states, split
+from flowrl.ope.data import EpisodeSubset, discounted_returns, next_rows, split
 from flowrl.replay.chunks import ChunkRule
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
@@ -48,8 +49,9 @@ def test_next_states_are_those_a_batch_has(reader: ReplayReader) -> None:
     everything = EpisodeSubset(reader, np.arange(5), reader.reward)
     config = SamplerConfig(batch_size=200, chunk=3, end_rule="padded")
     batch = ChunkSampler(everything, config).batch()
-    following = next_states(everything, ChunkRule(3, 0.99, "padded", 1.0, 0.0))
-    assert (following[batch.row.numpy()] == batch.next_observation.state.numpy()).all()
+    after = next_rows(everything, ChunkRule(3, 0.99, "padded", 1.0, 0.0))
+    (following,) = everything.observations(after).blocks()
+    assert torch.equal(following.state[batch.row], batch.next_observation.state)
 
 
 def test_a_split_has_every_episode_once_and_repeats(reader: ReplayReader) -> None:
@@ -58,7 +60,8 @@ def test_a_split_has_every_episode_once_and_repeats(reader: ReplayReader) -> Non
     assert sorted(starts[0] + starts[1]) == [0, 4, 8, 12, 16]
     assert len(starts[1]) == 2
     assert (first.training.state == again.training.state).all()
-    assert first.initial_observations().state[:, 0].tolist() == [
+    (starts_of_all,) = first.initial_observations().blocks()
+    assert starts_of_all.state[:, 0].tolist() == [
         *first.training.state[::4, 0].tolist(), *first.held_out.state[::4, 0].tolist(),
     ]  # fmt: skip
     assert len(first.returns()) == first.episodes == 5

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 
 from flowrl.ope.data import EpisodeSubset, discounted_returns
 from flowrl.ope.wpdis import Decisions, Weighted
 from flowrl.policies.interface import ChunkPolicy
+from flowrl.policies.observation import Observation
 from flowrl.replay.reader import ReplayReader
 from tests.ope.analytic import GaussianPolicy, chain_spec, write_episodes
+
+
+@dataclass
+class States:
+    """Observations that are states (P, S) in memory."""
+
+    values: NDArray[np.float32]
+
+    def blocks(self) -> Iterator[Observation]:
+        yield Observation(torch.from_numpy(self.values))
 
 
 def everything(replay: Path) -> EpisodeSubset:
@@ -85,7 +100,9 @@ def test_a_gaussian_bandit_has_its_known_value() -> None:
     behaviour, candidate = (GaussianPolicy(chain_spec(), m, 0.2) for m in (0.0, 0.1))
     actions = random.normal(0.0, 0.2, (20_000, 2, 1)).astype(np.float32)
     states, index = np.zeros((20_000, 1), np.float32), np.arange(20_000)[:, None]
-    found = weigh(Decisions(actions[:, 0].astype(float) ** 2, index, states, actions), candidate, behaviour)
+    found = weigh(
+        Decisions(actions[:, 0].astype(float) ** 2, index, States(states), actions), candidate, behaviour
+    )
     assert found.estimate == pytest.approx(0.1**2 + 0.2**2, abs=0.004)
     # E[w]^2 / E[w^2] of two equal Gaussians d apart, two dimensions: exp(-2 d^2 / std^2).
     assert found.effective_share == pytest.approx(math.exp(-2 * 0.01 / 0.04), rel=0.1)
@@ -106,7 +123,7 @@ def test_a_two_step_problem_has_its_known_value() -> None:
     actions = np.stack([first, second], axis=1).reshape(-1, 1, 1).astype(np.float32)
     states = np.stack([np.zeros(20_000), first], axis=1).reshape(-1, 1).astype(np.float32)
     rewards = np.stack([np.zeros(20_000), gamma * second], axis=1)
-    decisions = Decisions(rewards, np.arange(40_000).reshape(-1, 2), states, actions)
+    decisions = Decisions(rewards, np.arange(40_000).reshape(-1, 2), States(states), actions)
     found = weigh(decisions, candidate, behaviour)
     assert found.estimate == pytest.approx(gamma * (0.08 + 0.7 * 0.08), abs=0.012)
     assert weigh(decisions, behaviour, behaviour).estimate == pytest.approx(rewards.sum(1).mean(), abs=1e-12)
