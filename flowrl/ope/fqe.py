@@ -16,7 +16,7 @@ that two policies are compared on the same draws, and equal policies get equal v
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from flowrl.critics.targets import CriticConfig
 from flowrl.ope.data import EpisodeSubset, LoggedData, next_rows
 from flowrl.ope.observations import LoggedObservations
 from flowrl.policies.interface import Context
+from flowrl.policies.observation import Observation
 from flowrl.replay.batch import ChunkBatch
 from flowrl.replay.sampler import ChunkSampler, SamplerConfig
 from flowrl.training import adam, clipped_step
@@ -164,7 +165,7 @@ class FQE:
         sampler's K steps, and the encoder of images, cost more than the critic's.
         """
         features, actions = list[Tensor](), list[Tensor]()
-        for block in observations.blocks():
+        for block in self._blocks(observations):
             context = self.actor.encode(block)
             features.append(context.features)
             actions.append(self.actor.choose(context.interleave(samples), draws))
@@ -172,7 +173,11 @@ class FQE:
 
     @torch.no_grad()
     def _features(self, observations: LoggedObservations) -> Tensor:
-        return torch.cat([self.actor.policy.encode(block).features for block in observations.blocks()])
+        policy = self.actor.policy
+        return torch.cat([policy.encode(block).features for block in self._blocks(observations)])
+
+    def _blocks(self, observations: LoggedObservations) -> Iterator[Observation]:
+        return replace(observations, past=self.actor.policy.chunk.past).blocks()
 
     def _view(self, batch: ChunkBatch, here: Tensor, ahead: Tensor) -> CriticView:
         """A batch as the critic sees it, given what the policy sees before and after its chunks, (B, F) each."""
@@ -198,7 +203,7 @@ class FQE:
         three_quarters = max(1, config.updates * 3 // 4)
         late = np.zeros(len(starts.features))
         for update in range(1, config.updates + 1):
-            batch = impute_unexecuted(critic.draw(sampler), draws)
+            batch = impute_unexecuted(critic.draw(sampler), draws, self.sampling.past)
             pick = torch.randint(config.samples, (len(batch),), generator=draws)
             view = self._view(batch, here[batch.row], ahead.features[batch.row])
             loss, _, _ = critic.loss(batch, view, ahead.actions[batch.row, pick], draws)
@@ -231,14 +236,17 @@ class FQE:
         if not sampler.size("all"):
             return math.nan, math.nan
         errors, distances, part = list[float](), list[float](), self.data.held_out
+        # What is executed, in units of its bounds.
+        seen = self.actor.policy.action_view.unclipped
         after = self._after(part)
         for _ in range(_CHECKED):
-            batch = impute_unexecuted(self.critics[0].draw(sampler), draws)
+            batch = impute_unexecuted(self.critics[0].draw(sampler), draws, self.sampling.past)
             rows = batch.row.numpy()
             following = self._looked(replace(after, rows=after.rows[rows]), draws, 1)
             here = self._looked(part.observations(rows), draws, 1)
             view = self._view(batch, here.features, following.features)
-            distances.append(float((here.actions[:, 0] - view.action).square().mean()))
+            apart = seen(here.actions[:, 0]) - seen(view.action)
+            distances.append(float(apart.square().mean()))
             for critic in self.critics:
                 target = critic.td_target(batch, view, following.actions[:, 0], draws)
                 values = critic.target(here.features, view.action).mean(dim=0)
@@ -246,13 +254,13 @@ class FQE:
         return math.sqrt(float(np.mean(errors))) / self.scale, math.sqrt(float(np.mean(distances)))
 
 
-def impute_unexecuted(batch: ChunkBatch, draws: torch.Generator) -> ChunkBatch:
+def impute_unexecuted(batch: ChunkBatch, draws: torch.Generator, past: int = 0) -> ChunkBatch:
     """Fill the steps of a chunk that come after the end of its episode with those of a row without such.
 
     The chunk of a success holds copies of the last action there, which say nothing: they were never
     executed. Left in, successes would gather at chunks of equal actions and raise the value of policies
     that act evenly, wherever the outcome is left to chance. The steps of a random row are a draw of what
-    the behaviour might have gone on with.
+    the behaviour might have gone on with. ``past`` steps of actions come before the chunk.
     """
     over = torch.zeros_like(batch.mask, dtype=torch.bool)
     over[:, 1:] = batch.mask[:, :-1] == 0
@@ -260,7 +268,10 @@ def impute_unexecuted(batch: ChunkBatch, draws: torch.Generator) -> ChunkBatch:
     if not len(whole):
         return batch
     other = batch.action[whole[torch.randint(len(whole), (len(batch),), generator=draws)]]
-    return replace(batch, action=torch.where(over[..., None], other, batch.action))
+    steps, length = batch.action.shape[1], over.shape[1]
+    # The chunk inside a longer horizon; what lies beyond it is not seen by the critic.
+    filled = torch.nn.functional.pad(over, (past, steps - length - past))
+    return replace(batch, action=torch.where(filled[..., None], other, batch.action))
 
 
 def _critic_config(config: FQEConfig, data: LoggedData, scale: float) -> CriticConfig:

@@ -58,8 +58,9 @@ class Densities:
 
 
 def tractable(policy: ChunkPolicy) -> bool:
-    """Whether `chunk_densities` can say something: a closed form, or an invertible flow."""
-    return isinstance(policy, (HasDensity, FlowPolicy))
+    """Whether `chunk_densities` can say something: a closed form, or an invertible flow of what is executed."""
+    executed = policy.chunk.length * policy.spec.action.size
+    return isinstance(policy, (HasDensity, FlowPolicy)) and policy.flat_size == executed
 
 
 @torch.no_grad()

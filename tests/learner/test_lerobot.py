@@ -14,18 +14,26 @@ from numpy.typing import NDArray
 
 pytest.importorskip("lerobot.policies.diffusion.modeling_diffusion", reason="comes with the extra vla")
 
+from flowrl.acting import Actor
 from flowrl.config import load
+from flowrl.errors import ResourceError
 from flowrl.learner.base_policy import load_base
 from flowrl.learner.config import RunConfig
+from flowrl.learner.copies import policy_copies
 from flowrl.learner.drivers import Simulation
 from flowrl.learner.loop import create_run, finetune
 from flowrl.learner.pretraining import clone
 from flowrl.learner.run import Run
 from flowrl.learner.statistics import statistics
+from flowrl.ope.data import split
+from flowrl.ope.fqe import FQE, FQEConfig
+from flowrl.ope.likelihood import tractable
 from flowrl.policies.io import load_flow_policy
 from flowrl.policies.lerobot.adopt import adopt
 from flowrl.policies.lerobot.base import LeRobotPolicy
 from flowrl.policies.lerobot.config import AdoptConfig
+from flowrl.policies.lerobot.diffusion import LeRobotDiffusion
+from flowrl.policies.lerobot.memory import estimate, require_memory, sizes
 from flowrl.policies.observation import Observation
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.schema import Kind, Outcome, OutcomeBy, Source, Step
@@ -89,7 +97,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("lerobot")
     env = PlacedReach()
     with StreamWriter.create(root / "replay", "demonstrations", env.interface, Kind.DEMONSTRATION) as writer:
-        for seed in range(3):
+        for seed in range(4):
             observation, _ = env.reset(seed=seed)
             writer.begin_episode(seed=seed, task="reach")
             ended = False
@@ -201,3 +209,45 @@ def test_a_lerobot_directory_is_taken_over_with_other_steps_and_another_chunk(
     assert policy.flow_steps == 2
     same = load_flow_policy(base).state_dict()
     assert all(torch.equal(value, same[name]) for name, value in policy.state_dict().items())
+
+
+def test_fitted_q_evaluation_sees_and_values_what_is_executed(prepared: tuple[Path, Path]) -> None:
+    replay, base = prepared
+    policy = load_flow_policy(base)
+    data = split(ReplayReader(replay), 0.25, 0.95, "auto", 0)
+    found = FQE(Actor(policy), data, FQEConfig(updates=5, seeds=1, batch_size=16, width=8)).run()
+    assert np.isfinite(found.values).all()
+    assert not tractable(policy)
+
+
+def test_the_estimate_of_memory_counts_what_is_there(prepared: tuple[Path, Path]) -> None:
+    _, base = prepared
+    found = sizes(base / "model.safetensors")
+    policy = load_flow_policy(base)
+    total = sum(parameter.numel() for parameter in policy.parameters())
+    assert sum(found.values()) == total
+    head = sum(p.numel() for part in policy.head_parts for p in part.parameters())
+    names = LeRobotDiffusion.encoder_names, LeRobotDiffusion.head_names
+    expert, last = (estimate(found, *names, trainable, copies=3) for trainable in ("expert", "head"))
+    assert (expert.parameters, expert.encoder, expert.trained) == (total, 0, total)
+    assert expert.total == 4 * (3 * total + 3 * total)
+    assert last.total == 4 * (3 * total + 3 * head)
+    with pytest.raises(
+        ResourceError, match=r"cuda has 0.00 GB free, training needs more: .* copies.*trainable=expert"
+    ):
+        require_memory(expert, 1000, "cuda")
+
+
+def test_frozen_encoders_are_counted_once() -> None:
+    found = {"encoder.a": 100, "expert.b": 10, "expert.head": 2}
+    frozen = estimate(found, ("encoder.",), ("expert.head",), "expert", copies=4)
+    assert (frozen.weights, frozen.training) == (4 * (100 + 4 * 12), 4 * 3 * 12)
+    everything = estimate(found, ("encoder.",), ("expert.head",), "all", copies=4)
+    assert (everything.weights, everything.training) == (4 * 4 * 112, 4 * 3 * 112)
+    assert estimate(found, ("encoder.",), (), "lora", copies=2, adapters=7).training == 4 * 3 * 7
+
+
+@pytest.mark.parametrize(("kind", "count"), [("sqam", 4), ("qf3", 3), ("imitation", 3), ("qc", 2)])
+def test_copies_of_a_policy_are_counted_on_a_small_one(kind: str, count: int) -> None:
+    chosen = load(RunConfig, {**SETTINGS, "algorithm": {"kind": kind, "average_actor": 0.1}}).algorithm
+    assert policy_copies(chosen) == count

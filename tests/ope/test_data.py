@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,20 @@ def test_next_states_are_those_a_batch_has(reader: ReplayReader) -> None:
     after = next_rows(everything, ChunkRule(3, 0.99, "padded", 1.0, 0.0))
     (following,) = everything.observations(after).blocks()
     assert torch.equal(following.state[batch.row], batch.next_observation.state)
+
+
+def test_observations_before_are_those_a_batch_has(reader: ReplayReader) -> None:
+    everything = EpisodeSubset(reader, np.arange(5), reader.reward)
+    config = SamplerConfig(batch_size=200, chunk=3, past=2, end_rule="padded")
+    batch = ChunkSampler(everything, config).batch()
+    after = next_rows(everything, ChunkRule(3, 0.99, "padded", 1.0, 0.0))
+    for rows, drawn in (
+        (np.arange(everything.rows), batch.observation),
+        (after, batch.next_observation),
+    ):
+        (logged,) = replace(everything.observations(rows), past=2).blocks()
+        for mine, theirs in zip(logged.past, drawn.past, strict=True):
+            assert torch.equal(mine.state[batch.row], theirs.state)
 
 
 def test_a_split_has_every_episode_once_and_repeats(reader: ReplayReader) -> None:
