@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import safetensors.torch
-
 from flowrl.errors import CheckpointError, ConfigError, UsageError
 from flowrl.policies.io import KINDS, create_policy, policy_class
 from flowrl.policies.lerobot import features
@@ -160,7 +158,7 @@ def _leave_out(config: Any, cameras: Sequence[str]) -> None:
 def _load(policy: LeRobotPolicy, path: Path) -> None:
     """The checkpoint's weights into the adapter's module, strictly by name and shape."""
     try:
-        missing, unexpected = safetensors.torch.load_model(policy.native, path, strict=False)
+        missing, unexpected = policy.load_checkpoint(path)
     except Exception as error:
         raise CheckpointError(
             f"{path}: does not fit the network that config.json describes: {error}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast, get_args
 
+import safetensors.torch
 import torch
 from einops import rearrange
 from torch import Tensor, nn
@@ -91,6 +93,8 @@ class LeRobotPolicy(FlowPolicy):
         self.register_buffer("flat_low", full_low.flatten(), persistent=False)
         self.register_buffer("flat_high", full_high.flatten(), persistent=False)
         self.complete()
+        # LeRobot's own flags of what learns (train_expert_only, ...) say how it was trained there.
+        self.train_only("all")
 
     def complete(self) -> None:
         """Make what an adapter needs beside the network; nothing by default."""
@@ -125,6 +129,11 @@ class LeRobotPolicy(FlowPolicy):
         """Flow times, distributed as in the checkpoint's training, from uniform ones (B, 1): (B, 1)."""
         return t
 
+    @property
+    def sigma_min(self) -> float:
+        """Share of the noise that the checkpoint's path still holds at flow time 1."""
+        return 0.0
+
     # Observations
 
     def encode(self, observation: Observation) -> Context:
@@ -141,7 +150,10 @@ class LeRobotPolicy(FlowPolicy):
         tasks = observation.tasks or ("",) * len(observation)
         batch = self.processors.observed(features, tasks)
         with self._computing():
-            context = self.encode_batch(batch)
+            if self.activation_checkpointing and self.learns_encoder and torch.is_grad_enabled():
+                context = cast(Context, checkpoint(self.encode_batch, batch, use_reentrant=False))
+            else:
+                context = self.encode_batch(batch)
         return Context(context.features.float(), context.cache)
 
     def _feature(self, observation: Observation, name: str) -> Tensor:
@@ -212,12 +224,14 @@ class LeRobotPolicy(FlowPolicy):
     ) -> Tensor:
         """Flow matching at the checkpoint's own distribution of times, over the action's own dimensions.
 
-        Shapes as in `FlowPolicy.imitation_loss`.
+        The path ends at ``action + sigma_min noise`` (arXiv 2210.02747, section 4.1). Shapes as in
+        `FlowPolicy.imitation_loss`.
         """
         t = self.training_time(t)
-        x = (1 - t) * noise + t * action
+        used = 1 - self.sigma_min
+        x = (1 - used * t) * noise + t * action
         error = rearrange(
-            self.velocity(context, x, t) - (action - noise), "b (h a) -> b h a", a=self.padded_action
+            self.velocity(context, x, t) - (action - used * noise), "b (h a) -> b h a", a=self.padded_action
         )
         per_row = error[..., : self.spec.action.size].square().mean(dim=(1, 2))
         return (per_row if weight is None else per_row * weight).mean()
@@ -226,6 +240,7 @@ class LeRobotPolicy(FlowPolicy):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy that shares what does not learn: an encoder of billions of weights is in memory once."""
+        memo |= {id(part): part for part in self.never_trained}
         if self.trainable != "all" and not self.learns_encoder:
             memo |= {id(part): part for part in self.encoder_parts}
         copy = self.__class__.__new__(self.__class__)
@@ -244,6 +259,13 @@ class LeRobotPolicy(FlowPolicy):
                 kept[name] = tensors[name]
             held.add(place)
         return kept
+
+    def load_checkpoint(self, path: Path) -> tuple[Collection[str], Collection[str]]:
+        """Take over the weights of a file that LeRobot wrote, by name and shape.
+
+        Returns the names that the file lacks and those that it holds beyond the network's.
+        """
+        return safetensors.torch.load_model(self.native, path, strict=False)
 
     def load_stored(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over the tensors of LeRobot's file."""
@@ -307,7 +329,7 @@ class LeRobotPolicy(FlowPolicy):
 
     @property
     def never_trained(self) -> list[nn.Module]:
-        """Parts that LeRobot evaluates without gradient whatever is asked for."""
+        """Parts that LeRobot evaluates without gradient whatever is asked for, or not at all; copies share them."""
         return []
 
     def _require_chunking(self, native_config: Any) -> None:

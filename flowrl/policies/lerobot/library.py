@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import tempfile
@@ -64,7 +66,7 @@ def config_to_json(config: Any) -> Json:
 
 
 def build(config: Any) -> torch.nn.Module:
-    """LeRobot's policy module for a configuration, with random weights.
+    """LeRobot's policy module for a configuration, with random weights in float32.
 
     Raises ConfigError with LeRobot's own words, most often because a backbone is not on this machine.
     """
@@ -73,7 +75,9 @@ def build(config: Any) -> torch.nn.Module:
     transformers_logging.set_verbosity_error()
     logging.getLogger("lerobot").setLevel(logging.ERROR)
     try:
-        return lerobot("policies.factory").get_policy_class(config.type)(config)
+        # Some of LeRobot's constructors print.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return lerobot("policies.factory").get_policy_class(config.type)(config).float()
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"LeRobot cannot build a policy of type {config.type!r}: {error}. If it looks for a backbone on the "
