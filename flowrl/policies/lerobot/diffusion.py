@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from flowrl.policies.interface import Context
 from flowrl.policies.lerobot.denoising import DenoisingPolicy
-from flowrl.spec import Chunking
+from flowrl.policies.lerobot.history import WindowPolicy
 
 
-class LeRobotDiffusion(DenoisingPolicy):
+class LeRobotDiffusion(WindowPolicy, DenoisingPolicy):
     """See `DenoisingPolicy`. Critics see the U-Net's condition: states and image features of all steps."""
 
     kind = "lerobot_diffusion"
     lerobot_type = "diffusion"
-    sequence = True
     encoder_names = ("diffusion.rgb_encoder.",)
     head_names = ("diffusion.unet.final_conv.",)
-
-    @classmethod
-    def chunking(cls, config: Any) -> Chunking:
-        """The horizon begins at the first observation, ``n_obs_steps - 1`` steps before the present one."""
-        past, length = config.n_obs_steps - 1, config.n_action_steps
-        return Chunking(length, length, past, config.horizon - past - length)
 
     @classmethod
     def settle(cls, config: Any, flow_steps: int | None) -> None:
@@ -63,11 +55,7 @@ class LeRobotDiffusion(DenoisingPolicy):
 
     def encode_batch(self, batch: Mapping[str, Any]) -> Context:
         """The U-Net's condition, (B, F)."""
-        cameras = list(self.native.config.image_features)
-        inputs = dict(batch)
-        if cameras:
-            inputs["observation.images"] = torch.stack([batch[name] for name in cameras], dim=-4)
-        condition: Tensor = self.native.diffusion._prepare_global_conditioning(inputs)
+        condition: Tensor = self.native.diffusion._prepare_global_conditioning(self.with_frames(batch))
         return Context(condition.detach(), condition)
 
     def denoise(self, context: Context, y: Tensor, level: Tensor) -> Tensor:
