@@ -44,6 +44,11 @@ KINDS: dict[str, str] = {
     "flow_transformer": "flowrl.policies.transformer:FlowTransformer",
     "gaussian": "flowrl.policies.gaussian:GaussianPolicy",
     "lerobot_diffusion": "flowrl.policies.lerobot.diffusion:LeRobotDiffusion",
+    "lerobot_multi_task_dit_diffusion": "flowrl.policies.lerobot.multi_task_dit:MultiTaskDiTDiffusion",
+    "lerobot_multi_task_dit_flow_matching": "flowrl.policies.lerobot.multi_task_dit:MultiTaskDiTFlow",
+    "lerobot_pi0": "flowrl.policies.lerobot.pi0:Pi0",
+    "lerobot_pi05": "flowrl.policies.lerobot.pi05:Pi05",
+    "lerobot_smolvla": "flowrl.policies.lerobot.smolvla:SmolVLA",
     "one_step": "flowrl.policies.one_step:OneStepPolicy",
     "steered": "flowrl.policies.steered:SteeredPolicy",
 }
