@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -65,18 +65,28 @@ def config_to_json(config: Any) -> Json:
         return json.loads((Path(directory) / "config.json").read_text())
 
 
+@contextlib.contextmanager
+def quiet() -> Generator[None]:
+    """Without what LeRobot and transformers print and warn of; errors are still raised."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
 def build(config: Any) -> torch.nn.Module:
     """LeRobot's policy module for a configuration, with random weights in float32.
 
     Raises ConfigError with LeRobot's own words, most often because a backbone is not on this machine.
     """
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    logging.getLogger("lerobot").setLevel(logging.ERROR)
     try:
-        # Some of LeRobot's constructors print.
-        with contextlib.redirect_stdout(io.StringIO()):
+        with quiet():
             return lerobot("policies.factory").get_policy_class(config.type)(config).float()
     except (OSError, ValueError) as error:
         raise ConfigError(

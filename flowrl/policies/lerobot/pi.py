@@ -9,7 +9,7 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from flowrl.policies.lerobot.library import lerobot
+from flowrl.policies.lerobot.library import lerobot, quiet
 from flowrl.policies.lerobot.vla import Prefix, VisionLanguageAction, as_layers
 
 
@@ -71,9 +71,10 @@ class PiPolicy(VisionLanguageAction):
 
     def load_checkpoint(self, path: Path) -> tuple[Collection[str], Collection[str]]:
         """As for every policy, by the names that LeRobot gives to the weights of openpi and of its older versions."""
-        stored = self.native._fix_pytorch_state_dict_keys(
-            safetensors.torch.load_file(path), self.native.config
-        )
+        with quiet():
+            stored = self.native._fix_pytorch_state_dict_keys(
+                safetensors.torch.load_file(path), self.native.config
+            )
         named = {name if name.startswith("model.") else f"model.{name}": stored[name] for name in stored}
         missing, unexpected = self.native.load_state_dict(named, strict=False)
         return missing, unexpected

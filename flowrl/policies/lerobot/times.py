@@ -27,6 +27,6 @@ def beta_quantile(level: Tensor, alpha: float, beta: float) -> Tensor:
     below = torch.cat([mass.new_zeros(1), mass.cumsum(0)]) / mass.sum()
     wanted = level.double().contiguous()
     cell = (torch.searchsorted(below, wanted, right=True) - 1).clamp(0, _CELLS - 1)
-    share = (wanted - below[cell]) / (below[cell + 1] - below[cell])
+    share = (wanted - below[cell]) / (below[cell + 1] - below[cell]).clamp(min=1e-30)
     theta = edges[cell] + share.clamp(0, 1) * (edges[1] - edges[0])
     return (theta.sin() ** 2).to(level.dtype)

@@ -18,7 +18,7 @@ from tests.policies.lerobot import backbones
 STATE, SURROUNDINGS, ACTION = 4, 3, 2
 HORIZON, CHUNK, STEPS = 8, 4, 4
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
-LOW, HIGH = (-1.0, -2.0), (1.0, 2.0)
+LOW, HIGH = (-3.0, -4.0), (3.0, 4.0)
 TASKS = ("lift the cube", "push", "open the drawer slowly")
 
 
@@ -53,7 +53,12 @@ class Case:
 
 
 _UNET = {"horizon": HORIZON, "n_action_steps": CHUNK, "down_dims": (8, 16), "n_groups": 4, "kernel_size": 3}
-_UNET |= {"diffusion_step_embed_dim": 8, "noise_scheduler_type": "DDIM", "num_train_timesteps": 20, "num_inference_steps": STEPS}
+_UNET |= {
+    "diffusion_step_embed_dim": 8,
+    "noise_scheduler_type": "DDIM",
+    "num_train_timesteps": 20,
+    "num_inference_steps": STEPS,
+}
 _UNET |= {"pretrained_backbone_weights": None, "spatial_softmax_num_keypoints": 4}
 _DIT = {"horizon": HORIZON, "n_action_steps": CHUNK, "hidden_dim": 16, "num_layers": 2, "num_heads": 2}
 _DIT |= {"timestep_embed_dim": 8, "image_crop_shape": None, "tokenizer_max_length": 24}
@@ -69,9 +74,15 @@ _WIDE: dict[str, Any] = {"cameras": (FRONT, WRIST), "frame": (24, 32)}
 CASES = {
     "diffusion_states": Case("diffusion", {**_UNET, "n_obs_steps": 1}, cameras=()),
     "diffusion_states_past": Case("diffusion", {**_UNET, "n_obs_steps": 2}, cameras=(), past=1),
-    "diffusion_images": Case("diffusion", {**_UNET, "n_obs_steps": 1, "crop_shape": (34, 34)}, frame=(36, 36)),
+    "diffusion_images": Case(
+        "diffusion", {**_UNET, "n_obs_steps": 1, "crop_shape": (34, 34)}, frame=(36, 36)
+    ),
     "diffusion_images_past": Case(
-        "diffusion", {**_UNET, "n_obs_steps": 2, "crop_shape": None}, cameras=(FRONT, WRIST), past=1, frame=(34, 34)
+        "diffusion",
+        {**_UNET, "n_obs_steps": 2, "crop_shape": None},
+        cameras=(FRONT, WRIST),
+        past=1,
+        frame=(34, 34),
     ),
     "dit_flow": Case("multi_task_dit", {**_DIT, **_FLOW, "n_obs_steps": 1, "sigma_min": 0.05}),
     "dit_flow_past": Case("multi_task_dit", {**_DIT, **_FLOW, "n_obs_steps": 2}, past=1),
@@ -105,7 +116,8 @@ class Lerobot:
         """The model's batch, with actions if ``raw`` ones are given."""
         steps = (*observation.past, observation)
         given: dict[str, Any] = {
-            name: _stack([s.images[name].float() / 255 for s in steps], self.case) for name in self.case.cameras
+            name: _stack([s.images[name].float() / 255 for s in steps], self.case)
+            for name in self.case.cameras
         }
         state = _stack([s.state for s in steps], self.case)
         given["observation.state"] = state[..., :STATE]
@@ -149,7 +161,8 @@ def write(case: Case, directory: Path, places: Mapping[str, Path]) -> None:
 
     types = {"observation.state": FeatureType.STATE, "observation.environment_state": FeatureType.ENV}
     inputs = {
-        f.name: PolicyFeature(types.get(f.name, FeatureType.VISUAL), f.shape) for f in case.interface.observation
+        f.name: PolicyFeature(types.get(f.name, FeatureType.VISUAL), f.shape)
+        for f in case.interface.observation
     }
     local: dict[str, Any] = {
         "multi_task_dit": {key: str(places["clip"]) for key in ("vision_encoder_name", "text_encoder_name")},
