@@ -26,7 +26,7 @@ def small(kind: str) -> dict[str, Any]:
 
 
 OWN_KINDS = [kind for kind in KINDS if not kind.startswith("lerobot_")]
-"""Kinds that need no checkpoint of LeRobot's."""
+"""Kinds that need no checkpoint of LeRobot's (tests/policies/lerobot has those)."""
 STATE_KINDS = sorted(kind for kind in OWN_KINDS if not issubclass(class_of(kind), FlowImageTransformer))
 """Those that need no camera."""
 FLOWS = [kind for kind in STATE_KINDS if issubclass(class_of(kind), FlowPolicy)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from flowrl.errors import CheckpointError, ConfigError, UsageError
+from flowrl.errors import CheckpointError, ConfigError, DataError, UsageError
 from flowrl.policies.io import KINDS, create_policy, policy_class
 from flowrl.policies.lerobot import features
 from flowrl.policies.lerobot.base import LeRobotPolicy
@@ -139,9 +139,12 @@ def _adapter(kind: str, config: Mapping[str, Any]) -> type[LeRobotPolicy]:
 
 
 def _chunking(cls: type[LeRobotPolicy], config: Any, executed: int | None) -> Any:
-    chunking = cls.chunking(config)
-    if chunking.ahead < 0:
-        raise ConfigError(f"chunk {chunking.length} is longer than what the checkpoint generates")
+    try:
+        chunking = cls.chunking(config)
+    except DataError as error:
+        raise ConfigError(
+            f"a chunk of {config.n_action_steps} actions is longer than what the checkpoint generates ({error})"
+        ) from error
     return chunking if executed is None else replace(chunking, executed=executed)
 
 

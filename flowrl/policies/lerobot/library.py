@@ -17,6 +17,8 @@ import torch
 from flowrl.errors import CheckpointError, ConfigError, MissingExtra
 
 Json = dict[str, Any]
+BACKBONES = ("vision_encoder_name", "text_encoder_name", "vlm_model_name")
+"""LeRobot's settings that name a network from the hub."""
 
 
 def lerobot(module: str) -> Any:
@@ -89,7 +91,9 @@ def build(config: Any) -> torch.nn.Module:
         with quiet():
             return lerobot("policies.factory").get_policy_class(config.type)(config).float()
     except (OSError, ValueError) as error:
+        backbones = {getattr(config, name) for name in BACKBONES if hasattr(config, name)}
         raise ConfigError(
             f"LeRobot cannot build a policy of type {config.type!r}: {error}. If it looks for a backbone on the "
-            "hub, download that once while online (huggingface-cli download NAME), or name a local directory"
+            f"hub ({', '.join(sorted(backbones)) or 'it names none'}), download that once while online "
+            "(huggingface-cli download NAME), or name a local directory in config.json"
         ) from error
