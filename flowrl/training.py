@@ -6,6 +6,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,16 +34,22 @@ def keep_freed_memory(limit: int = 1 << 30) -> bool:
 
 @torch.no_grad()
 def polyak_(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """``target <- (1 - rate) target + rate online``, in place, over all parameters."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), rate)  # pyright: ignore[reportPrivateUsage]
+    """``target <- (1 - rate) target + rate online``, in place, over all parameters that the two do not share."""
+    pairs = [(a, b) for a, b in zip(target.parameters(), online.parameters(), strict=True) if a is not b]
+    if pairs:
+        torch._foreach_lerp_([a for a, _ in pairs], [b for _, b in pairs], rate)  # pyright: ignore[reportPrivateUsage]
 
 
 def adam(networks: Mapping[str, nn.Module], learning_rates: Mapping[str, float]) -> torch.optim.Adam:
-    """One fused Adam with a named parameter group for each network."""
-    groups = [
-        {"params": list(network.parameters()), "lr": learning_rates[name], "name": name}
-        for name, network in networks.items()
-    ]
+    """One fused Adam with a named parameter group for each network.
+
+    What networks share (a frozen encoder) is in the first one's group.
+    """
+    groups, taken = list[dict[str, Any]](), set[Tensor]()
+    for name, network in networks.items():
+        own = [parameter for parameter in network.parameters() if parameter not in taken]
+        taken.update(own)
+        groups.append({"params": own, "lr": learning_rates[name], "name": name})
     return torch.optim.Adam(groups, fused=True)
 
 

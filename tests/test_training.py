@@ -43,6 +43,19 @@ def test_polyak_of_rate_one_copies_and_of_rate_zero_keeps() -> None:
     torch.testing.assert_close(target.weight, online.weight)
 
 
+def test_networks_that_share_a_frozen_part_are_averaged_and_trained_apart() -> None:
+    shared = nn.Linear(2, 2).requires_grad_(False)
+    networks = {name: nn.Sequential(shared, nn.Linear(2, 2)) for name in ("first", "second")}
+    before = shared.weight.clone()
+    optimiser = adam(networks, {"first": 0.1, "second": 0.2})
+    assert [len(group["params"]) for group in optimiser.param_groups] == [4, 2]
+    clipped_step(optimiser, sum(n(torch.ones(1, 2)).sum() for n in networks.values()), 1.0)  # type: ignore[arg-type]
+    polyak_(networks["first"], networks["second"], 0.5)
+    assert torch.equal(shared.weight, before)
+    polyak_(shared, shared, 0.5)
+    assert torch.equal(shared.weight, before)
+
+
 def test_joint_clip_shrinks_all_groups_by_one_factor() -> None:
     networks = two_networks()
     norms = clipped_step(adam(networks, {"first": 0.1, "second": 0.1}), loss_of(networks), 1.0)
