@@ -42,7 +42,10 @@ def batches(case: Case) -> FixedBatches:
 
 
 def learner(kind: str, policy: LeRobotPolicy, what: Any, seed: int = 0) -> PolicyLearner[Any, Any]:
-    made = make_algorithm(small(kind), deepcopy(policy).train_only(what), seed)
+    config = small(kind)
+    if hasattr(config, "critic_updates"):
+        config = replace(config, critic_updates=2)
+    made = make_algorithm(config, deepcopy(policy).train_only(what), seed)
     assert isinstance(made, PolicyLearner)
     return made
 
