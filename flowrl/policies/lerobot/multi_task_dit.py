@@ -19,6 +19,8 @@ class _MultiTaskDiT(WindowPolicy):
     """What the two objectives share. Critics see the transformer's condition: states, images and text, all steps."""
 
     lerobot_type = "multi_task_dit"
+    encoder_names = ("observation_encoder.",)
+    head_names = ("noise_predictor.output_proj.",)
 
     @property
     def feature_size(self) -> int:

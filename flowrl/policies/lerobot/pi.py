@@ -18,6 +18,8 @@ class PiPolicy(VisionLanguageAction):
     optimiser vanish in bfloat16.
     """
 
+    encoder_names = ("model.paligemma_with_expert.paligemma.",)
+
     @classmethod
     def settle(cls, config: Any, flow_steps: int | None) -> None:
         """As for all such models; in float32 and without LeRobot's own recomputation, which drops the cache."""

@@ -20,6 +20,7 @@ class SmolVLA(VisionLanguageAction):
     kind = "lerobot_smolvla"
     lerobot_type = "smolvla"
     steps_field = "num_steps"
+    encoder_names = ("model.vlm_with_expert.vlm.", "model.state_proj.")
 
     @classmethod
     def settle(cls, config: Any, flow_steps: int | None) -> None:

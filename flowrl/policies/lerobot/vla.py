@@ -51,6 +51,8 @@ class VisionLanguageAction(LeRobotPolicy):
     velocity's cache is (present, layers, state) of `Prefix`.
     """
 
+    head_names = ("model.action_out_proj.",)
+
     @abstractmethod
     def trained_at(self) -> tuple[float, float, float, float]:
         """LeRobot's training times, 1 being noise: ``offset + scale Beta(alpha, beta)``; alpha, beta, scale, offset."""

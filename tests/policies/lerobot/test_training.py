@@ -57,6 +57,18 @@ def test_what_gets_gradients(name: str, adopted: Adopted) -> None:
     assert all(_unread(case, parameter) for parameter in unseen), unseen
 
 
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_names_in_the_file_tell_the_parts(name: str, adopted: Adopted) -> None:
+    policy = adopted(name)
+    names = [f"native.{n}" for n, _ in policy.native.named_parameters()]
+    for beginnings, parts in (
+        (policy.encoder_names, policy.encoder_parts),
+        (policy.head_names, policy.head_parts),
+    ):
+        stems = tuple(f"native.{beginning}" for beginning in beginnings)
+        assert {n for n in names if n.startswith(stems)} == inside(parts, policy)
+
+
 def _unread(case: Case, parameter: str) -> bool:
     """Whether the policy leaves aside what a weight of the encoder computes."""
     if case.kind not in VLAS:
