@@ -90,18 +90,31 @@ def training_memory(directory: Path, config: RunConfig) -> Estimate | None:
     from flowrl.learner.copies import policy_copies
     from flowrl.learner.loop import resolve_device
     from flowrl.policies.lerobot.adopt import CONFIG, WEIGHTS, Checkpoint
-    from flowrl.policies.lerobot.memory import estimate, free_memory, require_memory, sizes
+    from flowrl.policies.lerobot.memory import (
+        adapter_size,
+        estimate,
+        free_memory,
+        require_memory,
+        shapes,
+    )
 
     if not all((directory / name).is_file() for name in (CONFIG, WEIGHTS)):
         return None
     found, device = Checkpoint.find(str(directory)), resolve_device(config.device)
     adapter = found.adapter
+    tensors, lora = shapes(directory / WEIGHTS), config.lora
+    adapters = (
+        adapter_size(tensors, lora.targets or adapter.lora_targets(), lora.rank)
+        if config.trainable == "lora"
+        else 0
+    )
     needed = estimate(
-        sizes(directory / WEIGHTS),
+        tensors,
         adapter.encoder_names,
         adapter.head_names,
         config.trainable,
         policy_copies(config.algorithm),
+        adapters,
     )
     require_memory(needed, free_memory(device), device)
     return needed

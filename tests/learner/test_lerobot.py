@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from flowrl.policies.lerobot.adopt import adopt
 from flowrl.policies.lerobot.base import LeRobotPolicy
 from flowrl.policies.lerobot.config import AdoptConfig
 from flowrl.policies.lerobot.diffusion import LeRobotDiffusion
-from flowrl.policies.lerobot.memory import estimate, require_memory, sizes
+from flowrl.policies.lerobot.memory import adapter_size, estimate, require_memory, shapes
 from flowrl.policies.observation import Observation
 from flowrl.replay.reader import ReplayReader
 from flowrl.replay.schema import Kind, Outcome, OutcomeBy, Source, Step
@@ -189,6 +190,11 @@ def test_lora_trains_adapters_alone_and_is_merged_when_stored(
     trained = [name for name, parameter in base.named_parameters() if parameter.requires_grad]
     assert trained
     assert all("lora_" in name for name in trained)
+    count = sum(parameter.numel() for parameter in base.parameters() if parameter.requires_grad)
+    targets = lora.lora.targets
+    assert targets is not None
+    # The second factor of a convolution has a kernel of 1.
+    assert adapter_size(shapes(prepared[1] / "model.safetensors"), targets, 2) == count
     run = tuned(lora, prepared, simulation, tmp_path)
     names = [load_flow_policy(path).state_dict().keys() for path in (prepared[1], run.policy)]
     assert names[0] == names[1]
@@ -222,10 +228,10 @@ def test_fitted_q_evaluation_sees_and_values_what_is_executed(prepared: tuple[Pa
 
 def test_the_estimate_of_memory_counts_what_is_there(prepared: tuple[Path, Path]) -> None:
     _, base = prepared
-    found = sizes(base / "model.safetensors")
+    found = shapes(base / "model.safetensors")
     policy = load_flow_policy(base)
     total = sum(parameter.numel() for parameter in policy.parameters())
-    assert sum(found.values()) == total
+    assert sum(prod(shape) for shape in found.values()) == total
     head = sum(p.numel() for part in policy.head_parts for p in part.parameters())
     names = LeRobotDiffusion.encoder_names, LeRobotDiffusion.head_names
     expert, last = (estimate(found, *names, trainable, copies=3) for trainable in ("expert", "head"))
@@ -239,7 +245,7 @@ def test_the_estimate_of_memory_counts_what_is_there(prepared: tuple[Path, Path]
 
 
 def test_frozen_encoders_are_counted_once() -> None:
-    found = {"encoder.a": 100, "expert.b": 10, "expert.head": 2}
+    found = {"encoder.a": (10, 10), "expert.b": (10,), "expert.head": (2, 1)}
     frozen = estimate(found, ("encoder.",), ("expert.head",), "expert", copies=4)
     assert (frozen.weights, frozen.training) == (4 * (100 + 4 * 12), 4 * 3 * 12)
     everything = estimate(found, ("encoder.",), ("expert.head",), "all", copies=4)

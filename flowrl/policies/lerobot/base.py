@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from flowrl.errors import ConfigError, DataError
 from flowrl.policies.action_view import ActionView
 from flowrl.policies.interface import Context, FlowPolicy, Precision, Trainable
-from flowrl.policies.lerobot.library import Json, build, config_from_json
+from flowrl.policies.lerobot.library import Json, build, config_from_json, lerobot
 from flowrl.policies.lerobot.processors import Processors
 from flowrl.policies.lora import LoRAConfig, inject, merged
 from flowrl.policies.observation import Observation
@@ -292,19 +292,14 @@ class LeRobotPolicy(FlowPolicy):
 
     def add_lora(self, config: LoRAConfig) -> Self:
         """Adapters in the modules that ``config.targets`` names, or in LeRobot's own choice for the policy."""
-        self._adapters = inject(self.native, config, config.targets or self.lora_targets)
+        self._adapters = inject(self.native, config, config.targets or self.lora_targets())
         return self
 
-    @property
-    def lora_targets(self) -> str:
-        """Which modules get adapters unless the user says otherwise."""
-        choice = self.native._get_default_peft_targets()
-        if not choice:
-            raise ConfigError(
-                f"LeRobot names no modules of {self.lerobot_type!r} for adapters; set lora.targets to a regular "
-                "expression over the names of its modules"
-            )
-        return str(choice["target_modules"])
+    @classmethod
+    def lora_targets(cls) -> str:
+        """Which modules get adapters unless the user says otherwise: LeRobot's own choice."""
+        native = lerobot("policies.factory").get_policy_class(cls.lerobot_type)
+        return str(native._get_default_peft_targets(None)["target_modules"])
 
     def train_only(self, what: Trainable) -> Self:
         """As in `ChunkPolicy`; what LeRobot never trains stays as it is."""

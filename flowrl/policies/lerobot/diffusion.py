@@ -26,6 +26,11 @@ class LeRobotDiffusion(WindowPolicy, DenoisingPolicy):
         super().settle(config, flow_steps)
         config.pretrained_backbone_weights = None
 
+    @classmethod
+    def lora_targets(cls) -> str:
+        """The U-Net's convolutions and the projections of its condition; LeRobot names none."""
+        return r"diffusion\.unet\..*\.(block\.0|cond_encoder\.1)"
+
     @property
     def feature_size(self) -> int:
         """F, the size of the U-Net's condition."""

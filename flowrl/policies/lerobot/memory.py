@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -58,36 +59,41 @@ class Estimate:
         )
 
 
-def sizes(weights: Path) -> dict[str, int]:
-    """Number of values of every tensor in a safetensors file, from its header."""
+def shapes(weights: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor in a safetensors file, from its header."""
     with safe_open(weights, framework="pt") as file:
-        return {name: prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+def adapter_size(found: Mapping[str, tuple[int, ...]], targets: str, rank: int) -> int:
+    """Weights of the adapters that LoRA of this rank puts into modules whose whole name matches ``targets``."""
+    matching = [
+        shape
+        for name, shape in found.items()
+        if len(shape) > 1 and name.endswith(".weight") and re.fullmatch(targets, name.removesuffix(".weight"))
+    ]
+    return sum(rank * (prod(shape[1:]) + shape[0]) for shape in matching)
 
 
 def estimate(
-    found: Mapping[str, int],
+    found: Mapping[str, tuple[int, ...]],
     encoder: tuple[str, ...],
     head: tuple[str, ...],
     trainable: Trainable,
     copies: int,
     adapters: int = 0,
 ) -> Estimate:
-    """The estimate for tensors of these sizes; ``encoder`` and ``head`` are beginnings of names.
+    """The estimate for tensors of these shapes; ``encoder`` and ``head`` are beginnings of names.
 
     ``adapters`` is the number of weights that LoRA adds, which learn alone under ``lora``.
     """
-    total = sum(found.values())
-    within = {
-        part: sum(n for name, n in found.items() if name.startswith(part)) for part in (*encoder, *head)
-    }
-    inside = sum(within[part] for part in encoder)
-    trained = {
-        "all": total,
-        "expert": total - inside,
-        "head": sum(within[part] for part in head),
-        "lora": adapters,
-    }[trainable]
+    total, inside, last = (_count(found, names) for names in (("",), encoder, head))
+    trained = {"all": total, "expert": total - inside, "head": last, "lora": adapters}[trainable]
     return Estimate(total, inside, trained, copies, 0 if trainable == "all" else inside)
+
+
+def _count(found: Mapping[str, tuple[int, ...]], beginnings: tuple[str, ...]) -> int:
+    return sum(prod(shape) for name, shape in found.items() if name.startswith(beginnings))
 
 
 def require_memory(needed: Estimate, free: int, device: str) -> None:

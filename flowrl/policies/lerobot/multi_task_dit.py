@@ -22,6 +22,11 @@ class _MultiTaskDiT(WindowPolicy):
     encoder_names = ("observation_encoder.",)
     head_names = ("noise_predictor.output_proj.",)
 
+    @classmethod
+    def lora_targets(cls) -> str:
+        """The transformer's queries, keys and values, and its MLPs; LeRobot names none."""
+        return r"noise_predictor\.transformer_blocks\.\d+\.(attn\.qkv_proj|mlp\.\d|adaLN_modulation\.1)"
+
     @property
     def feature_size(self) -> int:
         """F, the size of the transformer's condition."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,14 @@ pytest.importorskip("lerobot")
 import torch
 from torch import Tensor
 
+from flowrl.errors import ConfigError
+from flowrl.policies.io import load_flow_policy, save_policy
 from flowrl.policies.lerobot.base import LeRobotPolicy
+from flowrl.policies.lora import LoRAConfig
 from tests.policies.lerobot.conftest import Adopted
 from tests.policies.lerobot.tiny import ADAPTERS, CASES, VLAS, Case, noise, observation, raw_chunk
+
+T = torch.tensor([[0.25], [0.5], [0.75]])
 
 
 def trained(policy: LeRobotPolicy, case: Case) -> Tensor:
@@ -157,3 +163,37 @@ def test_bfloat16_is_close_and_its_weights_stay_float32(name: str, adopted: Adop
     trained(rough, case)
     assert all(bool(g.isfinite().all()) and g.dtype == torch.float32 for g in gradients(rough).values())
     assert all(p.dtype == torch.float32 for p in rough.parameters())
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_begin_as_nothing_learn_alone_and_are_merged_in_the_file(
+    name: str, adopted: Adopted, tmp_path: Path
+) -> None:
+    case, plain = CASES[name], adopted(name)
+    policy = deepcopy(plain)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        policy.add_lora(LoRAConfig(rank=2, alpha=4)).train_only("lora")
+    context = policy.encode(observation(case))
+    assert torch.equal(policy.velocity(context, noise(case), T), plain.velocity(context, noise(case), T))
+    optimiser = torch.optim.SGD([p for p in policy.parameters() if p.requires_grad], 1.0)
+    trained(policy, case)
+    assert learning(policy)
+    assert all("lora_" in each for each in gradients(policy))
+    optimiser.step()
+    copy = policy.trainable_copy()
+    assert {n for n, p in copy.named_parameters() if p.requires_grad} == {
+        n for n, p in policy.named_parameters() if p.requires_grad
+    }
+    save_policy(copy, tmp_path / "tuned")
+    again = load_flow_policy(tmp_path / "tuned")
+    assert again.state_dict().keys() == plain.state_dict().keys()
+    with torch.no_grad():
+        ends = [p.velocity(context, noise(case), T) for p in (policy, again, plain)]
+    assert torch.allclose(ends[0], ends[1], atol=1e-4)
+    assert not torch.allclose(ends[0], ends[2], atol=1e-3)
+
+
+def test_without_adapters_lora_is_refused(adopted: Adopted) -> None:
+    with pytest.raises(ConfigError, match=r"call add_lora first"):
+        deepcopy(adopted("smolvla")).train_only("lora")
