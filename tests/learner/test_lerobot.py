@@ -253,7 +253,7 @@ def test_frozen_encoders_are_counted_once() -> None:
     assert estimate(found, ("encoder.",), (), "lora", copies=2, adapters=7).training == 4 * 3 * 7
 
 
-@pytest.mark.parametrize(("kind", "count"), [("sqam", 4), ("qf3", 3), ("imitation", 3), ("qc", 2)])
+@pytest.mark.parametrize(("kind", "count"), [("sqam", 5), ("qf3", 4), ("imitation", 3), ("qc", 3)])
 def test_copies_of_a_policy_are_counted_on_a_small_one(kind: str, count: int) -> None:
     chosen = load(RunConfig, {**SETTINGS, "algorithm": {"kind": kind, "average_actor": 0.1}}).algorithm
     assert policy_copies(chosen) == count

@@ -25,7 +25,7 @@ class _MultiTaskDiT(WindowPolicy):
     @classmethod
     def lora_targets(cls) -> str:
         """The transformer's queries, keys and values, and its MLPs; LeRobot names none."""
-        return r"noise_predictor\.transformer_blocks\.\d+\.(attn\.qkv_proj|mlp\.\d|adaLN_modulation\.1)"
+        return r"noise_predictor\.transformer_blocks\.\d+\.(attn\.qkv_proj|mlp\.[02]|adaLN_modulation\.1)"
 
     @property
     def feature_size(self) -> int:

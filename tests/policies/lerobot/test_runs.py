@@ -47,7 +47,8 @@ CASE = Reaching("smolvla", {**CASES["smolvla"].settings, "n_action_steps": 3}, (
 @pytest.fixture(scope="module")
 def smolvla(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("reaching")
-    write(CASE, place / "smolvla", {"smolvlm": backbones.smolvlm(place)})
+    places = {"clip": backbones.clip(place), "smolvlm": backbones.smolvlm(place)}
+    write(CASE, place / "smolvla", places)
     return place / "smolvla"
 
 
