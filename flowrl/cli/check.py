@@ -37,6 +37,9 @@ def check(
     replay: Annotated[Path | None, typer.Option(help="A replay directory.")] = None,
     env: Annotated[str | None, typer.Option(help="An environment of the registry.")] = None,
     settings: Settings = None,
+    contract: Annotated[
+        Path | None, typer.Option(help="A robot's contract: what it shows and takes is compared.")
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(help="A second replay: its spec and its cameras are compared.")
     ] = None,
@@ -55,17 +58,20 @@ def check(
     """
     from flowrl.preflight import check as compare
 
-    if policy is None and replay is None and env is None:
-        raise UsageError("name at least one of --policy, --replay and --env")
+    if policy is None and replay is None and env is None and contract is None:
+        raise UsageError("name at least one of --policy, --replay, --env and --contract")
     if against is not None and replay is None:
         raise UsageError("--against is compared with a replay; name it with --replay")
     reader = None if replay is None else _reader(replay)
-    interface = None if env is None else _interface(env, settings)
+    environment = None if env is None else _interface(env, settings)
+    robot = None if contract is None else _robot(contract)
+    known = [spec for spec in (environment, robot, None if reader is None else reader.spec) if spec]
     checked = compare(
-        None if policy is None else _policy(policy, interface or (None if reader is None else reader.spec)),
+        None if policy is None else _policy(policy, known[0] if known else None),
         reader,
-        interface,
+        environment,
         Path.cwd() if Path.cwd().exists() else Path(tempfile.gettempdir()),
+        interface=robot,
         other=None if against is None else _reader(against),
         end_rule=end_rule,
     )
@@ -105,7 +111,9 @@ def _policy(source: str, interface: Spec | None) -> ChunkPolicy:
     from flowrl.policies.lerobot.adopt import adopt
 
     if interface is None:
-        raise UsageError("a LeRobot checkpoint names no robot: say for which --env or --replay it is checked")
+        raise UsageError(
+            "a LeRobot checkpoint names no robot: say for which --env, --contract or --replay it is checked"
+        )
     return adopt(source, interface)
 
 
@@ -113,6 +121,12 @@ def _reader(path: Path) -> ReplayReader:
     from flowrl.replay.reader import ReplayReader
 
     return ReplayReader(existing(path, "replay", "make one with: flowrl collect"))
+
+
+def _robot(contract: Path) -> Spec:
+    from robot_bridge.contract import load_contract
+
+    return load_contract(existing(contract, "contract", "examples are in configs/robots/")).spec()
 
 
 def _interface(name: str, settings: list[str] | None) -> Spec:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from flowrl.cli.app import build
 from flowrl.config import load, show, to_mapping, yaml_text
-from flowrl.errors import ConfigError
+from flowrl.errors import EXIT_FAILED, ConfigError
+from flowrl.replay.schema import Kind, Outcome, OutcomeBy, Source, Step
+from flowrl.replay.writer import StreamWriter
 from flowrl.spec import ActionSpec, Feature, Spec, compare
 from robot_bridge.contract import (
     Contract,
@@ -191,3 +196,33 @@ def test_a_contract_extends_another(tmp_path: Path) -> None:
     second = load_contract(tmp_path / "second.yaml")
     assert (second.robot, second.rate_hz) == ("second", 10.0)
     assert second.state == scripted.contract(tmp_path).state
+
+
+def test_flowrl_check_holds_a_contract_against_a_replay(tmp_path: Path) -> None:
+    contract = scripted.contract(tmp_path)
+    spec = contract.spec()
+    turned = replace(spec, action=replace(spec.action, high=(2.0,) * 3))
+    for name, recorded in (("same", spec), ("other", turned)):
+        with StreamWriter.create(tmp_path / name, "demos", recorded, Kind.DEMONSTRATION) as writer:
+            writer.begin_episode(seed=0, task="hold")
+            frame = np.zeros((3, 8, 12), np.uint8)
+            for _ in range(3):
+                seen = {"observation.state": np.zeros(6, np.float32), "observation.images.wrist": frame}
+                writer.append(Step(seen, np.zeros(3, np.float32), 0.0, source=Source.HUMAN))
+            writer.close_episode(Outcome.SUCCESS, OutcomeBy.HUMAN, seen)
+
+    def check(replay: str) -> tuple[int, str]:
+        arguments = [
+            "check",
+            "--replay",
+            str(tmp_path / replay),
+            "--contract",
+            str(tmp_path / "contract.yaml"),
+        ]
+        result = CliRunner().invoke(build(), arguments, env={"COLUMNS": "200"})
+        return result.exit_code, result.output
+
+    assert "action.high" not in check("same")[1]
+    code, output = check("other")
+    assert code == EXIT_FAILED
+    assert "action.high" in output
