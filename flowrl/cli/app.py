@@ -7,6 +7,7 @@ module imports at its top only what is cheap, and everything heavy inside the co
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import warnings
@@ -24,7 +25,7 @@ COMMANDS = (
     "demo",
     "collect",
     "import_",
-    "lerobot_policies",
+    "adopt",
     "export",
     "pretrain",
     "finetune",
@@ -86,6 +87,8 @@ def main() -> NoReturn:
     """Run the command line and end the process with a documented exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     warnings.formatwarning = _one_line
+    # Libraries that log through the root logger would otherwise set it up to print what flowrl logs.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         build()()
     except FlowRLError as error:

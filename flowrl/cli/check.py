@@ -103,7 +103,7 @@ def show(checked: Checked, console: Console) -> None:
 
 
 def _policy(source: str, interface: Spec | None) -> ChunkPolicy:
-    from flowrl.cli.lerobot_policies import PREFIX
+    from flowrl.cli.adopt import PREFIX
     from flowrl.policies.io import load_policy
 
     if not source.startswith(PREFIX):

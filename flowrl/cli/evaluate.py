@@ -60,7 +60,7 @@ def evaluate(
 
 def _find(policy: str, recipe: str | None, runs: Path) -> tuple[Actor, RunConfig]:
     from flowrl.acting import Actor
-    from flowrl.cli.lerobot_policies import PREFIX, policy_directory
+    from flowrl.cli.adopt import PREFIX, policy_directory
     from flowrl.learner.run import Run
     from flowrl.policies.io import load_policy
 

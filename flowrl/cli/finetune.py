@@ -75,7 +75,7 @@ def _fresh(
     workers: int | None,
     runs: Path,
 ) -> Run:
-    from flowrl.cli.lerobot_policies import policy_directory, training_memory
+    from flowrl.cli.adopt import policy_directory, training_memory
     from flowrl.learner.loop import create_run
     from flowrl.replay.storage import stream_names
 

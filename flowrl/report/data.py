@@ -114,10 +114,18 @@ def changed_settings(config: RunConfig) -> list[Setting]:
             key, kind = row.only_for.split("=")
             if _at(mapping, key) != kind:
                 continue
+        if not _present(mapping, row.key):
+            continue
         value = yaml_text.scalar(_at(mapping, row.key))
         if value != row.default:
             changed.append(Setting(row.key, value, row.default, row.meaning))
     return changed
+
+
+def _present(mapping: Mapping[str, Any], key: str) -> bool:
+    """Whether the section that holds a key is there: an optional one may be null."""
+    section, _, _ = key.rpartition(".")
+    return not section or _at(mapping, section) is not None
 
 
 def _at(mapping: Mapping[str, Any], key: str) -> Any:

@@ -11,7 +11,7 @@ pytest.importorskip("lerobot")
 
 import torch
 
-from flowrl.cli.lerobot_policies import training_memory
+from flowrl.cli.adopt import training_memory
 from flowrl.errors import ResourceError, SpecMismatch
 from flowrl.learner.config import RunConfig
 from flowrl.learner.loop import create_run, finetune
