@@ -68,7 +68,6 @@ def policy_directory(policy: str, config: RunConfig) -> Generator[Path]:
     Raises UsageError when nothing is there.
     """
     from flowrl.policies.io import POLICY_FILE, save_policy
-    from flowrl.policies.lerobot.adopt import Checkpoint
 
     given = Path(policy.removeprefix(PREFIX))
     bare = (given / "config.json").is_file() and not (given / POLICY_FILE).is_file()
@@ -77,13 +76,12 @@ def policy_directory(policy: str, config: RunConfig) -> Generator[Path]:
         return
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory) / "policy"
-        training_memory(Checkpoint.find(policy).directory, config)
         save_policy(adopted(policy, config), place, {"lerobot": str(given)}, durable=False)
         yield place
 
 
-def training_memory(directory: Path, config: RunConfig) -> Estimate | None:
-    """What training the LeRobot policy in ``directory`` would take; None for another policy. Loads nothing.
+def training_memory(policy: str | Path, config: RunConfig) -> Estimate | None:
+    """What training the LeRobot policy that ``--policy`` names would take; None for another. Loads nothing.
 
     Raises ResourceError when the device has less.
     """
@@ -98,11 +96,12 @@ def training_memory(directory: Path, config: RunConfig) -> Estimate | None:
         shapes,
     )
 
-    if not all((directory / name).is_file() for name in (CONFIG, WEIGHTS)):
+    named = str(policy)
+    if not named.startswith(PREFIX) and not all((Path(named) / n).is_file() for n in (CONFIG, WEIGHTS)):
         return None
-    found, device = Checkpoint.find(str(directory)), resolve_device(config.device)
+    found, device = Checkpoint.find(named), resolve_device(config.device)
     adapter = found.adapter
-    tensors, lora = shapes(directory / WEIGHTS), config.lora
+    tensors, lora = shapes(found.directory / WEIGHTS), config.lora
     adapters = (
         adapter_size(tensors, lora.targets or adapter.lora_targets(), lora.rank)
         if config.trainable == "lora"

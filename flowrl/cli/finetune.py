@@ -93,7 +93,7 @@ def _fresh(
     for replay in replays:
         existing(replay, "replay", "make one with: flowrl collect, or flowrl import")
         streams += [replay / name for name in stream_names(replay)]
+    if (needed := training_memory(policy, config)) is not None:
+        typer.echo(f"memory: {needed}")
     with policy_directory(policy, config) as directory:
-        if (needed := training_memory(directory, config)) is not None:
-            typer.echo(f"memory: {needed}")
         return create_run(config, runs, directory, streams)
